@@ -31,6 +31,7 @@ include mk/lint.mk
 include mk/docs.mk
 include mk/deb.mk
 include mk/aarch64.mk
+include mk/portable.mk
 include tests/verify/verify.mk
 include tests/sisci/sisci.mk
 include tests/mpi/mpi.mk
@@ -41,7 +42,7 @@ include tests/scale/scale.mk
 include tests/counts/counts.mk
 
 .PHONY: all bins kube image libs paths headers examples test-programs setup demo test test-more \
-	lint wheel clean help
+	lint clean help
 
 all: bins libs sisci paths headers examples man ## Build build/bin, lib, include, share and examples
 
@@ -74,9 +75,6 @@ test: setup all kube test-programs ## Run every test, end with one line of count
 # ARGS reaches tests/more: make test-more ARGS='kills clients-shm', ARGS='--list'
 test-more: setup all kube test-programs ## Run what takes too long for make test, shard by shard
 	tests/more $(ARGS)
-
-wheel: all ## Make the wheel for pip, build/wheel/causeway_rdma-*.whl
-	scripts/wheel
 
 clean: ## Remove build/ and cargo's output
 	rm -rf $(BUILD)

@@ -4,10 +4,12 @@
 #   BUILD             where the libraries go, under lib/        (build)
 #   CARGO_TARGET_DIR  cargo's target directory                  (target)
 #   ABI_PROFILE       cargo profile of the static libraries     (release)
+#   LINK_FLAGS        more options where the compiler links; not in CC, which cargo looks at, too
 
 BUILD ?= build
 CARGO_TARGET_DIR ?= target
 ABI_PROFILE ?= release
+LINK_FLAGS ?=
 CARGO ?= cargo
 CC ?= cc
 
@@ -42,7 +44,7 @@ define abi_library
 $(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4) $(compat)
 	@mkdir -p $$(@D)
 	awk -f mk/version-script.awk $(3) > $$@.map
-	$(CC) $(abi_flags) -Wl,-soname,$(1) -Wl,--version-script,$$@.map -o $$@.new \
+	$(CC) $(LINK_FLAGS) $(abi_flags) -Wl,-soname,$(1) -Wl,--version-script,$$@.map -o $$@.new \
 		-Wl,--whole-archive $(abi_archives)/$(2) -Wl,--no-whole-archive \
 		$(4) $(if $(4),-Wl$(comma)-rpath$(comma)'$$$$ORIGIN') \
 		$(compat) -static-libgcc -lgcc -lgcc_eh $(abi_natives)

@@ -7,7 +7,7 @@ paths: $(PATHS_LIB) ## Build the path shim
 
 $(PATHS_LIB): pathshim/paths.c pathshim/libraries.c mk/c.mk
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_STRICT) -fPIC -shared -fvisibility=hidden -fno-builtin \
+	$(CC) $(LINK_FLAGS) $(CFLAGS_STRICT) -fPIC -shared -fvisibility=hidden -fno-builtin \
 		-fstack-protector-strong \
 		-Wl,-soname,$(@F) -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -o $@.new \
 		$(filter %.c,$^) -ldl

@@ -2,13 +2,14 @@
 # symbol table, the system's C compiler; and installs it with its headers. Usable alone:
 # make -f mk/sisci.mk sisci
 #
-#   BUILD, CARGO_TARGET_DIR, ABI_PROFILE   as in mk/abi.mk
+#   BUILD, CARGO_TARGET_DIR, ABI_PROFILE, LINK_FLAGS   as in mk/abi.mk
 #   PREFIX, DESTDIR                        where `make install` puts things  (/usr/local)
 #   DIS_COMPAT                             if set, `make install` also makes /opt/DIS
 
 BUILD ?= build
 CARGO_TARGET_DIR ?= target
 ABI_PROFILE ?= release
+LINK_FLAGS ?=
 CARGO ?= cargo
 CC ?= cc
 PREFIX ?= /usr/local
@@ -51,7 +52,8 @@ $(BUILD)/lib/libsisci.so: sisci-archive $(sisci_table) mk/sisci-names.awk $(sisc
 	@mkdir -p $(@D)
 	awk -v what=names -f mk/sisci-names.awk $(sisci_table) > $@.ld
 	awk -v what=exports -f mk/sisci-names.awk $(sisci_table) > $@.map
-	$(CC) $(sisci_flags) -Wl,-soname,libsisci.so -Wl,--version-script,$@.map -o $@.new \
+	$(CC) $(LINK_FLAGS) $(sisci_flags) -Wl,-soname,libsisci.so \
+		-Wl,--version-script,$@.map -o $@.new \
 		-Wl,--whole-archive $(sisci_archive) -Wl,--no-whole-archive $@.ld \
 		$(sisci_compat) -static-libgcc -lgcc -lgcc_eh $(sisci_natives)
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.

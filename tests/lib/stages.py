@@ -84,12 +84,18 @@ def document_stages():
 
 
 def package_stages():
-    """Those of the Debian packages that run when they are asked for."""
+    """Those of packages and kernels that run when they are asked for."""
     return [
         Stage("deb-trixie", "the same on Debian 13", ["tests/deb/run", "--suite", "trixie"],
               seconds=900, asked=True),
         Stage("deb-again", "the Debian packages are built twice from source, and compared",
               ["tests/deb/again"], seconds=4500, asked=True),
+        Stage("portable", "the wheel and the tarball, for older C libraries, on Debian 11",
+              ["tests/python/portable"], seconds=3000, asked=True),
+        Stage("bullseye", "Debian 11's own kernel as the host: UDP alone",
+              ["tests/vm/kernels", "--suite", "bullseye"], seconds=1200, chooses=True, asked=True),
+        Stage("trixie", "Debian 13's own kernel as the host",
+              ["tests/vm/kernels", "--suite", "trixie"], seconds=1200, chooses=True, asked=True),
     ]
 
 
@@ -110,7 +116,7 @@ def beside_stages():
               seconds=600, chooses=True, beside=True),
         Stage("sisci-relay", "SISCI between hosts, for a process without a network",
               ["tests/sisci/relay"], seconds=600, chooses=True, beside=True),
-        Stage("bookworm", "Debian 12's own kernel as the host", ["tests/vm/bookworm"],
+        Stage("bookworm", "Debian 12's own kernel as the host", ["tests/vm/kernels"],
               seconds=600, chooses=True, beside=True),
         Stage("pool", "pools of blocks: rights, deaths, a hostile process",
               ["tests/pool/run"], seconds=600, chooses=True, beside=True),

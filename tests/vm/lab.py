@@ -283,11 +283,12 @@ class Guest:
 
 
 class Bare(Guest):
-    """A machine that stands for a host: Debian 12's kernel, a broker of its own, no driver."""
+    """A machine that stands for a host: the kernel of a release of Debian, a broker of its own, no
+    driver."""
 
-    def __init__(self, lab, name, number):
+    def __init__(self, lab, name, number, suite):
         super().__init__(lab, name, number, None)
-        self.kernel, self.initrd = (f"{path}-bare" for path in (lab.kernel, lab.initrd))
+        self.kernel, self.initrd = (f"{path}-bare-{suite}" for path in (lab.kernel, lab.initrd))
         # Two that poll.
         self.smp, self.memory = "2", "512M"
 

@@ -32,6 +32,7 @@ use crate::final_acks::FinalAcks;
 use crate::guest_tables::new_table;
 use crate::hub::{Endpoint, Hub};
 use crate::ids::{EndpointId, SessionId, TenantId};
+use crate::namespace;
 use crate::pairing::{Decision, PeerWire};
 use crate::pins;
 use crate::secure::{Ends, is_gid_of, messages, party};
@@ -221,7 +222,7 @@ impl BrokerService for Client<'_> {
                 for rows in rows {
                     check_memfd(rows, FINAL_ACKS_BYTES as u64)?;
                 }
-                check_slot_socket(socket, slot)?
+                namespace::of_slot(check_slot_socket(socket, slot)?, id, slot)
             }
             (None, _) => return Err(Errno::BADMSG),
         };
@@ -334,7 +335,7 @@ impl BrokerService for Client<'_> {
     ) -> Result<Answer<SysfsReply>, Errno> {
         self.not_in_vm()?;
         let [socket] = exactly(fds)?;
-        let netns = netns_cookie(&socket).map_err(|_| Errno::INVAL)?;
+        let netns = namespace::of_view(netns_cookie(&socket))?;
         let root = self.sysfs_views.show(netns, &request)?;
         Ok(SysfsReply { root }.into())
     }

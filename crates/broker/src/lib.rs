@@ -45,6 +45,7 @@ pub mod listener;
 pub mod liveness;
 pub mod lock;
 pub mod members;
+mod namespace;
 pub mod node_daemon;
 pub mod nodes;
 pub mod notify;

@@ -216,13 +216,17 @@ pub fn closes_at_once(fd: &OwnedFd) -> bool {
 }
 
 /// Checks that `fd` is a UDP socket bound to the port of `slot`; returns the cookie of its
-/// network namespace.
+/// network namespace, if the kernel has cookies (from Linux 5.14 on).
 ///
 /// # Errors
-/// `EINVAL` if it is not; `ENOPROTOOPT` if the kernel has no cookies (before Linux 5.14).
-pub fn check_slot_socket(fd: impl AsFd, slot: Slot) -> Result<u64, Errno> {
-    let cookie =
-        netns_cookie(&fd).map_err(|e| if e == Errno::NOTSOCK { Errno::INVAL } else { e })?;
+/// `EINVAL` if it is not.
+pub fn check_slot_socket(fd: impl AsFd, slot: Slot) -> Result<Option<u64>, Errno> {
+    let cookie = match netns_cookie(&fd) {
+        Ok(cookie) => Some(cookie),
+        Err(Errno::NOPROTOOPT) => None,
+        Err(Errno::NOTSOCK) => return Err(Errno::INVAL),
+        Err(error) => return Err(error),
+    };
     let domain = sockopt::socket_domain(&fd)?;
     let udp = sockopt::socket_protocol(&fd)? == Some(rustix::net::ipproto::UDP);
     let ip = domain == AddressFamily::INET || domain == AddressFamily::INET6;

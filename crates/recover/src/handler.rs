@@ -297,7 +297,8 @@ fn end(signal: c_int, synchronous: bool, info: *mut siginfo_t) {
         if !synchronous {
             // Another one does when the handler has returned.
             block(!0);
-            let (own, thread) = (libc::getpid(), libc::gettid());
+            // The C library has a function for the second only from 2.30 on.
+            let (own, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
             let again = libc::SYS_rt_tgsigqueueinfo;
             if libc::syscall(again, own, thread, signal, info) != 0 {
                 libc::raise(signal);

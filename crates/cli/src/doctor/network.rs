@@ -194,8 +194,8 @@ pub fn namespace() -> Vec<Finding> {
         Some(cookie) => Finding::ok(TOPIC, format!("cookie {cookie}")),
         None => Finding::warn(
             TOPIC,
-            "the kernel does not tell namespaces apart (SO_NETNS_COOKIE, Linux 5.14): shared \
-             memory is used only after an exchange over UDP",
+            "the kernel does not tell namespaces apart (SO_NETNS_COOKIE, Linux 5.14): programs of \
+             this host reach each other by UDP, not by shared memory",
         ),
     }]
 }
