@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #define KILL_ORDER 'K'
+/* The server has the first connection of a peer, and waits for the second. */
+#define READY 'R'
 #define BACKLOG 16
 
 static void failed(const char *what)
@@ -102,16 +104,19 @@ int serve_peers(int port)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+	const char ready = READY;
 
 	signal(SIGCHLD, SIG_IGN);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(listener, (struct sockaddr *)&at, sizeof(at)) || listen(listener, BACKLOG))
 		failed("bind");
 	for (;;) {
-		int control = accept_one(listener), data = accept_one(listener);
+		int control = accept_one(listener), data;
 		intptr_t role;
 
 		get(control, &role, sizeof(role));
+		put(control, &ready, 1);
+		data = accept_one(listener);
 		if (fork() == 0) {
 			signal(SIGCHLD, SIG_DFL);
 			close(listener);
@@ -148,6 +153,7 @@ void spawn_remote(struct peer *peer, void (*role)(struct peer *))
 	char *list = strdup(getenv("CHECK_PEERS")), *next, *address, *nodes;
 	intptr_t where = distance(role);
 	unsigned int count = 1, turn;
+	char ready;
 
 	for (char *at = list; *at; at++)
 		count += *at == ',';
@@ -163,8 +169,13 @@ void spawn_remote(struct peer *peer, void (*role)(struct peer *))
 		failed("CHECK_PEERS");
 	peer->pid = 0;
 	peer->control = connect_to_server(address, atoi(next));
-	peer->in = peer->out = connect_to_server(address, atoi(next));
 	put(peer->control, &where, sizeof(where));
+	/*
+	 * One after the other: the server would take a second connection for the first whose last
+	 * packet of the handshake got lost.
+	 */
+	get(peer->control, &ready, 1);
+	peer->in = peer->out = connect_to_server(address, atoi(next));
 	free(list);
 }
 
