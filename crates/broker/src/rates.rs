@@ -122,7 +122,10 @@ impl RateTables {
         if let Some(vm) = self.vm_named(name) {
             self.forget_vm(vm);
         }
-        self.vms.insert(name.to_owned(), rates);
+        match rates.is_set() {
+            true => drop(self.vms.insert(name.to_owned(), rates)),
+            false => drop(self.vms.remove(name)),
+        }
         self.due.extend(endpoints);
     }
 
