@@ -27,16 +27,13 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::flight::{Fault, Standing};
-use crate::link::{Direction, Link};
+use crate::link::{ASIDE, Direction, Link};
 use crate::memory::{self, Mapping, is_inside};
 use crate::peer::{Change, Listener, Name, Peer, Peers};
 use crate::place::Place;
 
 /// Bytes that are stored to all replicas before more are looked at.
 const PORTION: usize = 64 << 10;
-
-/// Bytes of a store to another host that are moved aside: as with [`crate::window`].
-const ASIDE: usize = 8 << 10;
 /// How long a store waits for another queue pair, before it goes without a host. Joining one by a
 /// connection that has not broken takes milliseconds.
 const AGAIN: Duration = Duration::from_secs(1);

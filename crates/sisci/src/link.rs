@@ -202,6 +202,7 @@ impl Link {
     ) -> Done {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
+        self.look_before_post(&mut active);
         // SAFETY: the caller's promise.
         unsafe { self.post_slots(&mut active, memory, there, (offset, len), patience) }
     }
@@ -296,6 +297,7 @@ impl Link {
     pub fn send(&self, bytes: &[u8]) -> Done {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
+        self.look_before_post(&mut active);
         self.make_room(&mut active, 0, QUIET)?;
         self.post_request(&mut active, &Request::Send(bytes), (0, 1))
     }
@@ -360,14 +362,19 @@ impl Link {
         Some(look(&mut active))
     }
 
+    /// Takes an acknowledgment that has come, where one would let what is posted next go at once. A
+    /// queue pair that has broken is a fault of what was posted before: nothing that the caller
+    /// waits for may be under way.
+    fn look_before_post(&self, active: &mut Active) {
+        if (1..=ALONE).contains(&active.flight.under_way()) {
+            let _ = self.has_completed(active);
+        }
+    }
+
     /// Waits until one more request may be under way, which carries so many bytes in slots, or a
     /// part of them. How many slots it may take.
     fn make_room(&self, active: &mut Locked<'_>, bytes: usize, patience: Duration) -> Done<usize> {
         let until = Instant::now() + patience;
-        if (1..=ALONE).contains(&active.flight.under_way()) {
-            // Where it has broken, this waits for another below.
-            let _ = self.has_completed(active);
-        }
         // The thread of the connection joins another.
         while active.carrier.is_none() && !active.away && !active.flight.over {
             if self.changed.wait_until(active, until).timed_out() {

@@ -219,7 +219,7 @@ impl RemoteQueue {
         let mut jobs = self.0.state.lock();
         let all = jobs.posted;
         let Some(by) = deadline else {
-            return self.end_all_before(&mut jobs, all + 1);
+            return self.end_all(&mut jobs, all);
         };
         // A transfer that this thread carried out could last longer than that.
         while jobs.done < all && !self.0.ended.wait_until(&mut jobs, by).timed_out() {}
@@ -229,14 +229,14 @@ impl RemoteQueue {
     /// was posted since did.
     pub fn wait_for(&self, number: u64) -> State {
         let mut jobs = self.0.state.lock();
-        self.end_all_before(&mut jobs, number + 1);
+        self.end_all(&mut jobs, number);
         jobs.last.unwrap_or(State::Failed)
     }
 
-    /// Returns when the transfers before that number have ended; carries those out that have not
+    /// Returns when the transfers up to that number have ended; carries those out that have not
     /// begun.
-    fn end_all_before(&self, jobs: &mut MutexGuard<'_, Jobs>, number: u64) {
-        while jobs.done + 1 < number {
+    fn end_all(&self, jobs: &mut MutexGuard<'_, Jobs>, number: u64) {
+        while jobs.done < number {
             match jobs.begin() {
                 Some(job) => MutexGuard::unlocked(jobs, || self.carry_out(job)),
                 None => self.0.ended.wait(jobs),

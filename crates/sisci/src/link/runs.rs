@@ -26,6 +26,7 @@ impl Link {
     ) -> Done {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
+        self.look_before_post(&mut active);
         let mut left = runs;
         while !left.is_empty() {
             self.make_room(&mut active, 0, QUIET)?;

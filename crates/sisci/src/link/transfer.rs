@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use causeway_identity::Access;
 use causeway_pio::Blocked;
 
-use super::{Done, Link, Locked, PATIENCE, QUIET};
-use crate::carrier::{Device, Direction, SLOT, SLOTS};
+use super::{Done, Link, Locked, PATIENCE};
+use crate::carrier::{Direction, SLOT, SLOTS};
 use crate::flight::Fault;
 use crate::memory::is_mapped;
 use crate::place::Place;
@@ -37,8 +37,53 @@ impl Link {
         &self,
         memory: *mut u8,
         there: &Place,
+        range: (usize, usize),
+        way: (Direction, &AtomicBool),
+    ) -> Done {
+        // SAFETY: the caller's promise.
+        unsafe { self.transfer_and_post(memory, there, range, way, 0) }
+    }
+
+    /// Writes to the other end's memory. All but the last bytes, [`POSTED`] at most, have arrived
+    /// when this returns: those go by slots, so that the wire has work until the next request
+    /// comes, which is later than the acknowledgment by the time that a thread takes to wake. By a
+    /// relay more than that has arrived as a whole.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    ///
+    /// # Safety
+    /// As [`Link::transfer`].
+    pub unsafe fn write(&self, memory: *mut u8, there: &Place, range: (usize, usize)) -> Done {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        let way = (Direction::Write, &NEVER);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if range.1 <= ASIDE {
+                self.post(memory, there, range)
+            } else if range.1 <= POSTED {
+                self.post_within(memory, there, range, PATIENCE)
+            } else {
+                self.transfer_and_post(memory, there, range, way, POSTED)
+            }
+        }
+    }
+
+    /// As [`Link::transfer`]; where this process has a queue pair, the last bytes, `posted` of
+    /// them, go by slots and are on their way when this returns.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn transfer_and_post(
+        &self,
+        memory: *mut u8,
+        there: &Place,
         (offset, len): (usize, usize),
         (direction, stop): (Direction, &AtomicBool),
+        posted: usize,
     ) -> Done {
         if !is_mapped(memory, len) {
             return Err(Fault::Memory);
@@ -49,62 +94,6 @@ impl Link {
                 self.transfer_by_slots(memory, there, (offset, len), (direction, stop))
             };
         };
-        let way = (direction, stop);
-        // SAFETY: the caller's promise.
-        unsafe { self.transfer_and_post(device, memory, there, (offset, len), 0, way) }
-    }
-
-    /// Writes to the other end's memory. All but the last bytes, [`POSTED`] at most, have arrived
-    /// when this returns: those go by slots, so that the wire has work until the next request
-    /// comes, which is later than the acknowledgment by the time that a thread takes to wake.
-    ///
-    /// # Errors
-    /// [`Fault`]
-    ///
-    /// # Safety
-    /// As [`Link::transfer`].
-    pub unsafe fn write(
-        &self,
-        memory: *mut u8,
-        there: &Place,
-        (offset, len): (usize, usize),
-    ) -> Done {
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        let range = (offset, len);
-        if len <= POSTED {
-            let patience = if len <= ASIDE { QUIET } else { PATIENCE };
-            // SAFETY: the caller's promise.
-            return unsafe { self.post_within(memory, there, range, patience) };
-        }
-        let way = (Direction::Write, &NEVER);
-        // SAFETY: the caller's promise.
-        unsafe {
-            match &self.device {
-                Some(device) if is_mapped(memory, len) => {
-                    self.transfer_and_post(device, memory, there, range, POSTED, way)
-                }
-                _ => self.transfer(memory, there, range, way),
-            }
-        }
-    }
-
-    /// As [`Link::transfer`]; the last bytes, `posted` of them, go by slots and are on their way
-    /// when this returns.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// As there.
-    unsafe fn transfer_and_post(
-        &self,
-        device: &Device,
-        memory: *mut u8,
-        there: &Place,
-        (offset, len): (usize, usize),
-        posted: usize,
-        (direction, stop): (Direction, &AtomicBool),
-    ) -> Done {
         let access = match direction {
             Direction::Write => Access::empty(),
             Direction::Read => Access::LOCAL_WRITE,
