@@ -4,6 +4,7 @@ The monitor's store of keys takes and returns data of every size that it allows,
 There is no storage daemon: what travels is the messenger's, whoever uses it.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from lib import pair
 SIZES = [1, 4096, 65536]
 # Starts of a client, each with several connections.
 STARTS = 5
+# The level of an error in a monitor's own log.
+ERROR = " -1 "
 FSID = "6b8f9a36-5d1c-4c43-9d1f-0d3b6a1c9e77"
 CONFIG = """
 [global]
@@ -31,9 +34,13 @@ ms_async_rdma_receive_buffers = 1024
 ms_async_rdma_send_buffers = 1024
 ms_async_rdma_receive_queue_len = 256
 run_dir = {folder}
-log_file = /dev/null
+log_file = {folder}/log
 mon_cluster_log_file = /dev/null
 mon_data = {folder}/mon
+# A monitor ends at its start where the file system has less than this left: of a disk as large as
+# this one's may be, a twentieth is far more than the test takes.
+mon_data_avail_crit = 0
+mon_data_avail_warn = 0
 """
 NAMES = ["ceph status", "ceph config-key"]
 
@@ -65,9 +72,11 @@ class Monitor:
                 return f"{argv[0]}: {problem}: {text}"
         self.process = self.host.popen(["ceph-mon", "-f", "-i", "a", "-c", self.config], self.wire,
                                        stdout=self.log, stderr=subprocess.STDOUT)
-        if not pair.wait_listening(self.process, time.monotonic() + seconds):
+        if pair.wait_listening(self.process, time.monotonic() + seconds):
+            return None
+        if self.process.poll() is None:
             return "ceph-mon does not listen"
-        return None
+        return f"ceph-mon ended early: {pair.exit_text(self.process.returncode)}"
 
     def command(self, *words):
         """A client's command line."""
@@ -80,6 +89,9 @@ class Monitor:
         self.log.seek(0)
         text = self.log.read()
         self.log.close()
+        with contextlib.suppress(FileNotFoundError):
+            with open(os.path.join(self.folder, "log"), encoding="utf-8", errors="replace") as f:
+                text += "".join(line for line in f if ERROR in line)
         shutil.rmtree(self.folder, ignore_errors=True)
         return text
 
