@@ -36,6 +36,22 @@ impl Backing {
         }
     }
 
+    /// The offset of `len` bytes at an address, if all of them are the window's.
+    #[inline]
+    pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<usize> {
+        let at = addr.checked_sub(self.memory.start().addr())?;
+        let end = at.checked_add(len)?;
+        (end <= self.len).then_some(at)
+    }
+
+    /// Whether any of these bytes is the range's, also behind the window's end in the last page.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn touches(&self, addr: usize, len: usize) -> bool {
+        let (start, size) = (self.memory.start().addr(), self.memory.len());
+        addr.wrapping_sub(start) < size || start.wrapping_sub(addr) < len
+    }
+
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }

@@ -8,9 +8,13 @@ use causeway_recover as recover;
 use crate::backing::{ABORTED, Backing};
 use crate::clock;
 use crate::forks;
+#[cfg(target_arch = "x86_64")]
+use crate::interpret::Interpreter;
 use crate::limits::{ACCESSIBLE, CHUNK, PAGE, SMALL_CHUNK};
 use crate::memory::{Memory, Protection};
 use crate::pages::{Access, Pages};
+#[cfg(target_arch = "x86_64")]
+use crate::registers::Registers;
 
 /// What a child finds in a page that only the processor can access.
 static ONES: [u8; PAGE] = [ABORTED; PAGE];
@@ -29,6 +33,9 @@ pub(crate) struct Core {
     slot: usize,
     /// Taken with signals blocked, by nobody who touches a window or calls the program meanwhile.
     pages: Mutex<Pages>,
+    /// Taken with the pages' lock.
+    #[cfg(target_arch = "x86_64")]
+    interpreter: Mutex<Box<Interpreter>>,
     /// Something has happened since the last sync point.
     touched: AtomicBool,
     /// When the accessible pages are to be closed, by `clock`; 0 if there are none.
@@ -42,6 +49,8 @@ impl Core {
             backing,
             slot,
             pages: Mutex::new(Pages::new(pages)),
+            #[cfg(target_arch = "x86_64")]
+            interpreter: Mutex::new(Box::new(Interpreter::new())),
             touched: AtomicBool::new(false),
             deadline: AtomicU64::new(0),
         }
@@ -53,15 +62,26 @@ impl Core {
 
     /// The offset of `len` bytes at an address, if all of them are the window's.
     pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<usize> {
-        let at = addr.checked_sub(self.start())?;
-        let end = at.checked_add(len)?;
-        (end <= self.backing.len).then_some(at)
+        self.backing.offset(addr, len)
     }
 
     /// Whether this process is a child of the one that made the window. Then its lock may be held
     /// for ever, and there is no memory but what is in the range.
     pub(crate) fn is_parents(&self) -> bool {
         forks::is_parents(self.slot)
+    }
+
+    /// Goes on from a trapped store of byte `at` as far as the program stores in a loop; whether it
+    /// has carried out that store at least. The registers are those behind what was carried out.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn go_on(&self, at: usize, registers: &mut Registers) -> bool {
+        if self.is_parents() || registers.is_stepped() {
+            return false;
+        }
+        let mut pages = self.lock();
+        let interpreter = self.interpreter.lock();
+        let mut interpreter = interpreter.unwrap_or_else(PoisonError::into_inner);
+        interpreter.go_on(&self.backing, &mut pages, at, registers)
     }
 
     fn lock(&self) -> MutexGuard<'_, Pages> {
@@ -75,7 +95,9 @@ impl Core {
             return Trapped::Done;
         }
         let mut pages = self.lock();
-        if pages.count_store(at) && self.expose_locked(&mut pages, at, Access::Open) {
+        if pages.count_store(at, to..to + bytes.len())
+            && self.expose_locked(&mut pages, at, Access::Open)
+        {
             return Trapped::Again;
         }
         pages.store(&self.backing, to, bytes);

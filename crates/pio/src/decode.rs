@@ -81,9 +81,35 @@ pub(crate) enum Target {
     Vector { register: u8, byte: u8, zeros: u8 },
 }
 
+impl Target {
+    /// The value of the first `len` bytes, at most 8, for a general register.
+    #[inline]
+    pub(crate) fn extend(self, len: usize, bytes: &[u8; WIDEST]) -> u64 {
+        let signed = matches!(self, Target::General { signed: true, .. });
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[..8]);
+        let unused = 64 - 8 * len as u32;
+        let word = u64::from_le_bytes(word) << unused;
+        match signed {
+            true => (word as i64 >> unused) as u64,
+            false => word >> unused,
+        }
+    }
+
+    /// Changes a vector register as the load of `len` bytes does.
+    #[inline]
+    pub(crate) fn change(self, vector: &mut [u8; WIDEST], len: usize, bytes: &[u8; WIDEST]) {
+        if let Target::Vector { byte, zeros, .. } = self {
+            let (from, zeros) = (usize::from(byte), usize::from(zeros));
+            vector[from..from + len].copy_from_slice(&bytes[..len]);
+            vector[from + len..zeros.max(from + len)].fill(0);
+        }
+    }
+}
+
 /// What becomes of a vector register's bytes behind those that are loaded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
+pub(crate) enum Rest {
     Kept,
     /// Zeros up to 16 bytes.
     Cleared,
@@ -97,16 +123,26 @@ pub(crate) fn prepare() {
 /// Decodes the instruction at address `at`, of which `code` holds the bytes. None where it is not
 /// one of those that are carried out here.
 pub(crate) fn decode(code: &[u8], at: u64) -> Option<Decoded> {
-    let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
-    let mut instruction = Instruction::default();
-    decoder.decode_out(&mut instruction);
-    let what = strings(&instruction)
-        .or_else(|| store(&instruction))
-        .or_else(|| load(&instruction))?;
+    let instruction = instruction(code, at);
+    let what = strings(&instruction).or_else(|| moved(&instruction))?;
     Some(Decoded {
         length: instruction.len(),
         what,
     })
+}
+
+/// The instruction at address `at`, of which `code` holds the bytes; one that is invalid, if they
+/// are none or not all.
+pub(crate) fn instruction(code: &[u8], at: u64) -> Instruction {
+    let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    decoder.decode_out(&mut instruction);
+    instruction
+}
+
+/// The store or load that an instruction is.
+pub(crate) fn moved(instruction: &Instruction) -> Option<What> {
+    store(instruction).or_else(|| load(instruction))
 }
 
 fn strings(instruction: &Instruction) -> Option<What> {
@@ -138,7 +174,7 @@ fn flat(segment: Register) -> bool {
 }
 
 /// The memory operand of `operand`, and its bytes.
-fn memory(instruction: &Instruction, operand: u32) -> Option<(Place, usize)> {
+pub(crate) fn memory(instruction: &Instruction, operand: u32) -> Option<(Place, usize)> {
     let plain = instruction.op_kind(operand) == OpKind::Memory
         && flat(instruction.memory_segment())
         && !instruction.has_op_mask()
@@ -148,6 +184,11 @@ fn memory(instruction: &Instruction, operand: u32) -> Option<(Place, usize)> {
     if !plain || !(1..=WIDEST).contains(&len) {
         return None;
     }
+    Some((place(instruction)?, len))
+}
+
+/// What the address of the memory operand is the sum of, but for its segment.
+pub(crate) fn place(instruction: &Instruction) -> Option<Place> {
     let base = match instruction.memory_base() {
         // The displacement is the address.
         Register::None | Register::RIP => None,
@@ -162,15 +203,15 @@ fn memory(instruction: &Instruction, operand: u32) -> Option<(Place, usize)> {
         }
         _ => return None,
     };
-    let place = Place {
+    Some(Place {
         base,
         index,
         displacement: instruction.memory_displacement64(),
-    };
-    Some((place, len))
+    })
 }
 
-fn general(register: Register) -> Option<(u8, u8)> {
+/// The number of a general register, and the bit that what it names begins at.
+pub(crate) fn general(register: Register) -> Option<(u8, u8)> {
     use Register::{AH, BH, CH, DH};
     match register {
         AH | CH | DH | BH => Some((register.full_register().number() as u8, 8)),
@@ -179,7 +220,8 @@ fn general(register: Register) -> Option<(u8, u8)> {
     }
 }
 
-fn vector(register: Register) -> Option<u8> {
+/// The number of a vector register.
+pub(crate) fn vector(register: Register) -> Option<u8> {
     let found = register.is_xmm() || register.is_ymm() || register.is_zmm();
     found.then(|| register.number() as u8)
 }
@@ -233,7 +275,7 @@ fn vector_store(mnemonic: Mnemonic) -> Option<Half> {
 
 /// Moves that load and store the low bytes of a vector register, and what a load without VEX does
 /// with those behind it in the low 16.
-fn moves(mnemonic: Mnemonic) -> Option<Rest> {
+pub(crate) fn moves(mnemonic: Mnemonic) -> Option<Rest> {
     use Mnemonic as M;
     Some(match mnemonic {
         M::Movaps | M::Movups | M::Movapd | M::Movupd | M::Movdqa | M::Movdqu => Rest::Kept,

@@ -7,6 +7,9 @@
 //!
 //! - A **trap** carries out a move between the range and a register: exactly the bytes of a store
 //!   are posted as one WRITE, in the program's order; a load is a READ of its bytes.
+//! - From a store whose instruction was trapped before, the handler goes on through the **loop**
+//!   that it seems to be in: it interprets what follows as long as that stores to the window. Many
+//!   stores of a page are posted together.
 //! - A **string** instruction (`rep movs`, `rep stos`) is carried out as a whole in one trap.
 //! - Anything else **opens** its page: the page is read, a twin is kept, and the program may access
 //!   it. At the next sync point ([`sync`]), or after 1 ms ([`close_due`]), the page is closed, and
@@ -57,7 +60,11 @@ mod difference;
 mod elements;
 mod forks;
 mod handler;
+#[cfg(target_arch = "x86_64")]
+mod interpret;
 pub mod limits;
+#[cfg(target_arch = "x86_64")]
+mod loops;
 mod memory;
 mod pages;
 #[cfg(target_arch = "x86_64")]

@@ -33,6 +33,21 @@ pub const RUNS: usize = 16;
 pub(crate) const CHUNK: usize = 64 << 10;
 /// Bytes that a string instruction moves in one trap, about; signals wait meanwhile.
 pub(crate) const STRING: usize = 1 << 20;
+/// Instructions that are interpreted in one trap at most; signals wait meanwhile.
+pub(crate) const INTERPRETED: usize = 1 << 16;
+/// Instructions between two stores to the window, after which interpreting ends.
+pub(crate) const IDLE: usize = 128;
+/// Instructions of a loop that are kept decoded.
+pub(crate) const STEPS: usize = 64;
+/// Bytes from which on stores that were gathered are posted.
+pub(crate) const GATHERED: usize = 16 << 10;
+/// Pages of code that a loop may lie in.
+pub(crate) const CODE: usize = 2;
+/// Instructions whose traps are remembered, to find loops.
+pub(crate) const LOOPS: usize = 32;
+/// Attempts to interpret from an instruction that led to no second store, after which it is left
+/// to traps.
+pub(crate) const ATTEMPTS: u8 = 3;
 /// Bytes of a chunk where both ends lie in windows: it lies on the handler's stack, which may be
 /// small.
 pub(crate) const SMALL_CHUNK: usize = 256;

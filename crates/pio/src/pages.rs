@@ -5,6 +5,8 @@ use std::ops::Range;
 use crate::backing::Backing;
 use crate::difference;
 use crate::limits::{ASCENT, CHUNK, FETCHED, GROUPS, KEPT, LOADS, PAGE, RUNS, STORES};
+#[cfg(target_arch = "x86_64")]
+use crate::loops::Loops;
 use crate::memory::Protection;
 
 /// Bits of a page's words.
@@ -22,15 +24,32 @@ pub(crate) enum Access {
     Open = 2,
 }
 
+/// How interpreted stores are posted.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gathering {
+    /// At once: the bytes are here, too.
+    Not,
+    /// Each by a WRITE of its own.
+    Alone,
+    /// Many by one.
+    Joined,
+}
+
 /// The pages of a window, under its lock.
 pub(crate) struct Pages {
     access: Vec<u8>,
     /// The interval, from one sync point to the next, of which the counts are.
     interval: Vec<u32>,
     stores: Vec<u8>,
+    /// Trapped stores from which interpreting might have gone on.
+    #[cfg(target_arch = "x86_64")]
+    traps: Vec<u8>,
     loads: Vec<u8>,
     /// Which words of 8 bytes were stored to, since the count of stores began.
     words: Vec<u64>,
+    /// The end of the last store that was counted.
+    stored: usize,
     now: u32,
     /// Pages that are not closed. Room for all of them is there from the beginning, as a handler
     /// must not allocate.
@@ -43,6 +62,11 @@ pub(crate) struct Pages {
     resident: usize,
     /// Memory for what is compared or moved.
     scratch: Vec<u8>,
+    /// The page of which stores were gathered last, plus one; 0 if there is none.
+    dense: usize,
+    /// Where the program stores in loops.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) loops: Loops,
 }
 
 impl Pages {
@@ -52,14 +76,20 @@ impl Pages {
             access: vec![Access::Closed as u8; count],
             interval: vec![0; count],
             stores: vec![0; count],
+            #[cfg(target_arch = "x86_64")]
+            traps: vec![0; count],
             loads: vec![0; count],
             words: vec![0; count * WORDS],
+            stored: 0,
             now: 1,
             listed: Vec::with_capacity(count),
             groups: 0,
             last: 0..0,
             resident: 0,
             scratch: vec![0; CHUNK],
+            dense: 0,
+            #[cfg(target_arch = "x86_64")]
+            loops: Loops::default(),
         }
     }
 
@@ -136,6 +166,10 @@ impl Pages {
         if self.interval[page] != self.now {
             self.interval[page] = self.now;
             self.loads[page] = 0;
+            #[cfg(target_arch = "x86_64")]
+            {
+                self.traps[page] = 0;
+            }
             self.forget_stores(page);
         }
     }
@@ -147,17 +181,66 @@ impl Pages {
 
     /// Counts a trapped store; whether the page is to be opened instead. A program that stores to
     /// the same word again has waited for something: it may be that the owner has changed the word
-    /// meanwhile. So the count begins anew, and the store stays exact.
-    pub(crate) fn count_store(&mut self, at: usize) -> bool {
+    /// meanwhile. So the count begins anew, and the store stays exact. One that goes on from the
+    /// last is another part of the word.
+    ///
+    /// `at` is the byte that was not accessible.
+    pub(crate) fn count_store(&mut self, at: usize, bytes: Range<usize>) -> bool {
         let (page, word) = (at / PAGE, at % PAGE / 8);
         self.begin(page);
         let (index, bit) = (page * WORDS + word / 64, 1 << (word % 64));
-        if self.words[index] & bit != 0 {
+        let goes_on = bytes.start == self.stored;
+        self.stored = bytes.end;
+        if self.words[index] & bit != 0 && !goes_on {
             self.forget_stores(page);
         }
         self.words[index] |= bit;
-        self.stores[page] += 1;
+        self.stores[page] = self.stores[page].saturating_add(1);
         self.stores[page] >= STORES || self.ascends(at, Access::Open)
+    }
+
+    /// Counts a trapped store in a loop; whether interpreting may go on from it. Where that has led
+    /// to many traps of a page, or to an open page before this one, this one is to be opened, too.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn count_trap(&mut self, at: usize) -> bool {
+        let page = at / PAGE;
+        self.begin(page);
+        self.traps[page] = self.traps[page].saturating_add(1);
+        self.traps[page] < STORES && !self.ascends(at, Access::Open)
+    }
+
+    /// Counts an interpreted store; how it may be posted. It joins others where stores are so many
+    /// that the page would be opened if they were trapped.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn count_gathered(&mut self, at: usize, len: usize) -> Gathering {
+        let (page, last) = (at / PAGE, (at + len - 1) / PAGE);
+        if self.access(page) != Access::Closed || self.access(last) != Access::Closed {
+            return Gathering::Not;
+        }
+        let goes_on = page + 1 == self.dense || page == self.dense && at % PAGE < ASCENT;
+        if self.dense > 0 && goes_on || self.count_store(at, at..at + len) {
+            self.dense = page + 1;
+            return Gathering::Joined;
+        }
+        Gathering::Alone
+    }
+
+    /// Gathering goes on behind this byte.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn note_gathered(&mut self, last: usize) {
+        self.dense = last / PAGE + 1;
+    }
+
+    /// How many of `len` bytes come before one in a page that is not closed.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn closed(&self, at: usize, len: usize) -> usize {
+        let pages = at / PAGE..(at + len).div_ceil(PAGE);
+        let closed = |page: &usize| self.access(*page) == Access::Closed;
+        let end = match pages.clone().find(|page| !closed(page)) {
+            Some(page) => page * PAGE,
+            None => at + len,
+        };
+        end.saturating_sub(at).min(len)
     }
 
     /// Counts a trapped load; whether the page is to be made readable instead.
@@ -302,6 +385,7 @@ impl Pages {
     /// A sync point: as `close`, and all counts begin anew.
     pub(crate) fn sync(&mut self, backing: &Backing) {
         self.close(backing);
+        self.dense = 0;
         self.now = self.now.wrapping_add(1);
     }
 }

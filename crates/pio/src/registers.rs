@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, ucontext_t};
 
+use crate::decode::{Source, Target};
 use crate::limits::WIDEST;
 
 /// Indices of general registers in the context, by their numbers in instructions.
@@ -39,7 +40,8 @@ pub(crate) const RDI: u8 = 7;
 /// Bits of a page fault's error code (Intel SDM, volume 3, 4.7).
 const ERROR_WRITE: u64 = 1 << 1;
 const ERROR_FETCH: u64 = 1 << 4;
-/// The direction flag of RFLAGS.
+/// Flags of RFLAGS: each instruction traps, which is how debuggers go step by step; direction.
+const TRAP: u64 = 1 << 8;
 const DIRECTION: u64 = 1 << 10;
 
 /// `FP_XSTATE_MAGIC1`: the area holds more than FXSAVE writes.
@@ -138,9 +140,28 @@ impl Registers {
         self.set_word(libc::REG_RIP, next);
     }
 
+    /// Goes on with the instruction at this address.
+    pub(crate) fn set_instruction(&mut self, at: usize) {
+        self.set_word(libc::REG_RIP, at as u64);
+    }
+
+    /// RFLAGS.
+    pub(crate) fn flags(&self) -> u64 {
+        self.word(libc::REG_EFL)
+    }
+
+    pub(crate) fn set_flags(&mut self, flags: u64) {
+        self.set_word(libc::REG_EFL, flags);
+    }
+
+    /// Whether a debugger goes step by step.
+    pub(crate) fn is_stepped(&self) -> bool {
+        self.flags() & TRAP != 0
+    }
+
     /// Whether string instructions go downwards.
     pub(crate) fn is_downward(&self) -> bool {
-        self.word(libc::REG_EFL) & DIRECTION != 0
+        self.flags() & DIRECTION != 0
     }
 
     /// The value of a general register.
@@ -256,6 +277,40 @@ impl Registers {
                     self.in_use().write_unaligned(in_use | bit);
                 }
                 ptr::copy_nonoverlapping(from.as_ptr(), area.add(at), component.part);
+            }
+        }
+    }
+
+    /// The bytes that are stored.
+    pub(crate) fn value(&self, from: Source) -> [u8; WIDEST] {
+        let mut bytes = [0; WIDEST];
+        let word = match from {
+            Source::Constant(value) => value,
+            Source::General { register, bit } => self.general(register) >> bit,
+            Source::Vector { register, byte } => {
+                let vector = self.vector(register);
+                let part = &vector[usize::from(byte)..];
+                bytes[..part.len()].copy_from_slice(part);
+                return bytes;
+            }
+        };
+        bytes[..8].copy_from_slice(&word.to_le_bytes());
+        bytes
+    }
+
+    /// Puts the first `len` bytes where they go.
+    pub(crate) fn set(&mut self, into: Target, len: usize, bytes: &[u8; WIDEST]) {
+        match into {
+            Target::General {
+                register,
+                bit,
+                width,
+                ..
+            } => self.set_part(register, bit, width, into.extend(len, bytes)),
+            Target::Vector { register, .. } => {
+                let mut vector = self.vector(register);
+                into.change(&mut vector, len, bytes);
+                self.set_vector(register, &vector);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::ptr;
 use causeway_recover as recover;
 
 use crate::core::{Core, Trapped};
-use crate::decode::{self, Decoded, Source, Target, What};
+use crate::decode::{self, Decoded, What};
 use crate::limits::{INSTRUCTION, PAGE, WIDEST};
 use crate::pages::Access;
 use crate::registers::Registers;
@@ -60,8 +60,12 @@ fn carry_out(
 ) -> Option<Trapped> {
     match decoded.what {
         What::Store { at: to, len, from } if stores => {
+            if core.go_on(at, registers) {
+                // The registers say where to go on.
+                return Some(Trapped::Again);
+            }
             let to = core.offset(to.address(|r| registers.general(r)), len)?;
-            let bytes = value(registers, from);
+            let bytes = registers.value(from);
             Some(core.trapped_store(at, to, &bytes[..len]))
         }
         What::Load {
@@ -73,7 +77,7 @@ fn carry_out(
             let mut bytes = [0; WIDEST];
             let done = core.trapped_load(at, from, &mut bytes[..len]);
             if done == Trapped::Done {
-                set(registers, into, len, &bytes);
+                registers.set(into, len, &bytes);
             }
             Some(done)
         }
@@ -83,54 +87,5 @@ fn carry_out(
             copies,
         } => strings::carry_out(registers, element, repeated, copies),
         What::Store { .. } | What::Load { .. } => None,
-    }
-}
-
-/// The bytes that are stored.
-fn value(registers: &Registers, from: Source) -> [u8; WIDEST] {
-    let mut bytes = [0; WIDEST];
-    let word = match from {
-        Source::Constant(value) => value,
-        Source::General { register, bit } => registers.general(register) >> bit,
-        Source::Vector { register, byte } => {
-            let vector = registers.vector(register);
-            let part = &vector[usize::from(byte)..];
-            bytes[..part.len()].copy_from_slice(part);
-            return bytes;
-        }
-    };
-    bytes[..8].copy_from_slice(&word.to_le_bytes());
-    bytes
-}
-
-/// Puts what was loaded where it goes.
-fn set(registers: &mut Registers, into: Target, len: usize, bytes: &[u8; WIDEST]) {
-    match into {
-        Target::General {
-            register,
-            bit,
-            width,
-            signed,
-        } => {
-            let mut word = [0; 8];
-            word[..len].copy_from_slice(&bytes[..len]);
-            let mut value = u64::from_le_bytes(word);
-            if signed {
-                let unused = 64 - 8 * len as u32;
-                value = ((value << unused) as i64 >> unused) as u64;
-            }
-            registers.set_part(register, bit, width, value);
-        }
-        Target::Vector {
-            register,
-            byte,
-            zeros,
-        } => {
-            let mut vector = registers.vector(register);
-            let (from, zeros) = (usize::from(byte), usize::from(zeros));
-            vector[from..from + len].copy_from_slice(&bytes[..len]);
-            vector[from + len..zeros.max(from + len)].fill(0);
-            registers.set_vector(register, &vector);
-        }
     }
 }

@@ -13,8 +13,7 @@ use common::{Asked, Far, PAGE, alone};
 
 fn store(window: &Window, at: usize, value: u64) {
     assert!(at + 8 <= window.len());
-    // SAFETY: within the window.
-    unsafe { window.as_ptr().add(at).cast::<u64>().write_volatile(value) };
+    common::program::store_apart(window.as_ptr().wrapping_add(at), value);
 }
 
 fn load(window: &Window, at: usize) -> u64 {

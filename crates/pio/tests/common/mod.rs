@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 #[cfg(target_arch = "x86_64")]
+pub mod assembly;
+#[cfg(target_arch = "x86_64")]
 pub mod moves;
 #[cfg(target_arch = "x86_64")]
 pub mod program;

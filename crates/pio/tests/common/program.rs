@@ -13,6 +13,12 @@ pub fn store(at: *mut u8, value: u64) {
     unsafe { asm!("mov [{}], {}", in(reg) at, in(reg) value) };
 }
 
+/// A store, and what only the processor does: in a loop, each is trapped until its page is open.
+pub fn store_apart(at: *mut u8, value: u64) {
+    // SAFETY: as above.
+    unsafe { asm!("mov [{}], {}", "lfence", in(reg) at, in(reg) value) };
+}
+
 pub fn load(at: *mut u8) -> u64 {
     let value;
     // SAFETY: as above.
