@@ -152,14 +152,33 @@ impl Core {
     /// as [`Host::complete_recv`], which looks for that.
     #[inline(always)]
     pub fn complete_message(&mut self, to: &CompletionQueue, wc: Wc) {
-        self.stats.add(Counter::RxMessages, 1);
-        self.stats.add(Counter::RxBytes, u64::from(wc.byte_len));
+        self.count_received(wc.byte_len);
         if self.holds_receives {
             self.held_receives.push((wc.qp_num, wc, false));
         } else {
             let put = to.complete(&mut self.at_hand, wc, Frees::Receive, false);
             self.heed(put, to.number);
         }
+    }
+
+    /// Counts a message that a poll was given at once.
+    #[inline(always)]
+    pub fn count_received(&self, bytes: u32) {
+        let counts = [
+            (Counter::RxMessages, 1),
+            (Counter::RxBytes, u64::from(bytes)),
+        ];
+        self.stats.add_all(counts);
+    }
+
+    /// Counts a send whose completion a poll was given at once.
+    #[inline(always)]
+    pub fn count_sent(&self, bytes: u32) {
+        let counts = [
+            (Counter::TxMessages, 1),
+            (Counter::TxBytes, u64::from(bytes)),
+        ];
+        self.stats.add_all(counts);
     }
 
     #[inline(always)]

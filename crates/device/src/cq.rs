@@ -261,13 +261,48 @@ impl Cq {
         hurry(&engine.state).map(|state| (Held(state), Place(engine)))
     }
 
+    /// Looks at what is likely to have something, where no completion waits: says what to call.
+    #[inline(always)]
+    #[must_use]
+    pub fn glance(&self, held: &Held<'_>) -> Glance {
+        held.0.glance()
+    }
+
+    /// Takes the message that [`Cq::glance`] has seen. Returns its completion, which goes before
+    /// all that is in the queue; `None` where [`Cq::look`] must look.
+    #[inline(always)]
+    #[must_use]
+    pub fn take_message(&self, held: &mut Held<'_>) -> Option<Wc> {
+        // Of what a channel is armed for, it is told.
+        match self.channel {
+            Some(_) => None,
+            None => held.0.take_message_at_once(&self.queue),
+        }
+    }
+
+    /// As [`Cq::take_message`], of an acknowledgment.
+    #[inline(always)]
+    #[must_use]
+    pub fn take_ack(&self, held: &mut Held<'_>) -> Option<Wc> {
+        match self.channel {
+            Some(_) => None,
+            None => held.0.take_ack_at_once(&self.queue),
+        }
+    }
+
     /// Makes progress, where no completion waits. The first that it finds may be written to `to`
-    /// ([`Looked::FIRST`]): that one goes before all that is in the queue.
+    /// ([`Looked::FIRST`]): that one goes before all that is in the queue. `GLANCED`:
+    /// [`Cq::glance`] has just said [`Glance::Nothing`].
     ///
     /// # Safety
     /// `to` may be written.
     #[inline(always)]
-    pub unsafe fn look(&self, held: &mut Held<'_>, place: Place<'_>, to: *mut Wc) -> Looked {
+    pub unsafe fn look<const GLANCED: bool>(
+        &self,
+        held: &mut Held<'_>,
+        place: Place<'_>,
+        to: *mut Wc,
+    ) -> Looked {
         let (Held(state), Place(engine)) = (held, place);
         let queue = &*self.queue;
         queue.note_looked();
@@ -276,7 +311,7 @@ impl Cq {
             // SAFETY: the caller's promise; the look is closed below, under the same lock.
             unsafe { state.core.at_hand.open(queue.number, to) };
         }
-        let looked = state.look_inlined(engine);
+        let looked = state.look_inlined::<GLANCED>(engine);
         looked.and(Looked::FIRST.only_if(state.core.at_hand.close()))
     }
 
@@ -419,6 +454,19 @@ impl Cq {
     }
 }
 
+/// What a poll does first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance {
+    /// A record has come ([`Cq::take_message`]).
+    Record,
+    /// An acknowledgment has, or peers are to be told first ([`Cq::take_ack`]).
+    Ack,
+    /// Nothing: the other places are to be looked at ([`Cq::look`]).
+    Nothing,
+    /// All places are to be looked at, by [`Cq::look`] too.
+    All,
+}
+
 /// What came of it that a program has looked for completions. Bits of one byte: what is frequent is
 /// told from all else by one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -480,6 +528,14 @@ pub struct Held<'a>(Hurried<'a, State>);
 /// Where that is.
 #[derive(Clone, Copy)]
 pub struct Place<'a>(&'a Engine);
+
+impl Place<'_> {
+    /// A poll has found something, by a way that looks at nothing else.
+    #[inline(always)]
+    pub fn note_call(self) {
+        self.0.note_call();
+    }
+}
 
 impl Cq {
     /// Looks for more though there may be some: until `wanted` wait, or nothing comes. A look may

@@ -1,6 +1,7 @@
 //! Progress: what arrives is handled, what can be sent is sent. Runs in whichever thread posts,
 //! polls or waits, under an engine's lock.
 
+mod at_once;
 mod short;
 
 use std::sync::Arc;

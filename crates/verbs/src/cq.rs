@@ -3,7 +3,7 @@
 use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvWc};
 use crate::objects::{self, CqObject};
 use crate::{errno, live};
-use causeway_device::{Cq, Errno, Held, LIMITS, Looked, Place, Waiting};
+use causeway_device::{Cq, Errno, Glance, Held, LIMITS, Looked, Place, Waiting};
 use causeway_proto::types::{Wc, WcFlags, WcOpcode, WcStatus};
 use core::ffi::{c_int, c_void};
 use core::mem::{self, offset_of};
@@ -153,7 +153,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
             Waiting::Some => return take_plain(dev, max(), wc),
             Waiting::None if entries > 0 => {
                 if let Some((held, place)) = dev.hurry() {
-                    return look(dev, held, place, entries as usize, wc);
+                    let max = entries as usize;
+                    return match dev.glance(&held) {
+                        Glance::Record => take_message(dev, held, place, max, wc),
+                        Glance::Ack => take_ack(dev, held, place, max, wc),
+                        Glance::Nothing => look::<true>(dev, held, place, max, wc),
+                        Glance::All => look::<false>(dev, held, place, max, wc),
+                    };
                 }
             }
             Waiting::None | Waiting::Unclear => {}
@@ -162,12 +168,84 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
     }
 }
 
-/// Looks for completions, and takes what there is then.
+/// Takes a message that a glance has seen, if it can be taken at once.
+///
+/// # Safety
+/// As [`look`].
+#[inline(never)]
+unsafe fn take_message(
+    dev: &Cq,
+    mut held: Held<'_>,
+    place: Place<'_>,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dev.take_message(&mut held) {
+            Some(taken) => hand_over(&taken, wc),
+            None => return look::<false>(dev, held, place, max, wc),
+        }
+        // Several at a time take less than one after the other.
+        if max > 1 && dev.glance(&held) == Glance::Record {
+            // That the queue has overrun the next poll says.
+            return 1 + look::<false>(dev, held, place, max - 1, wc.add(1)).max(0);
+        }
+        drop(held);
+        place.note_call();
+        match max == 1 || dev.waiting() == Waiting::None {
+            true => 1,
+            false => take_waiting(dev, max, wc),
+        }
+    }
+}
+
+/// As [`take_message`], of an acknowledgment.
+///
+/// # Safety
+/// As [`look`].
+#[inline(never)]
+unsafe fn take_ack(
+    dev: &Cq,
+    mut held: Held<'_>,
+    place: Place<'_>,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dev.take_ack(&mut held) {
+            Some(taken) => hand_over(&taken, wc),
+            None => return look::<false>(dev, held, place, max, wc),
+        }
+        drop(held);
+        place.note_call();
+        match max == 1 || dev.waiting() == Waiting::None {
+            true => 1,
+            false => take_waiting(dev, max, wc),
+        }
+    }
+}
+
+/// Takes what waits behind a completion that has been handed over. Returns how many there are with
+/// that one.
+///
+/// # Safety
+/// As [`look`].
+#[cold]
+#[inline(never)]
+unsafe fn take_waiting(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
+    // SAFETY: the caller's promise. That the queue has overrun the next poll says.
+    1 + unsafe { take_any(dev, max - 1, wc.add(1)) }.max(0)
+}
+
+/// Looks for completions, and takes what there is then. `GLANCED`: a glance has just said
+/// [`Glance::Nothing`].
 ///
 /// # Safety
 /// `wc` is an array of `max` elements, of at least one.
 #[inline(never)]
-unsafe fn look(
+unsafe fn look<const GLANCED: bool>(
     dev: &Cq,
     mut held: Held<'_>,
     place: Place<'_>,
@@ -175,7 +253,7 @@ unsafe fn look(
     wc: *mut IbvWc,
 ) -> c_int {
     // SAFETY: the caller's promise; a completion begins as C's does.
-    let looked = unsafe { dev.look(&mut held, place, wc.cast()) };
+    let looked = unsafe { dev.look::<GLANCED>(&mut held, place, wc.cast()) };
     // SAFETY: the caller's promise.
     unsafe {
         // The frequent ones first, each by one comparison.

@@ -24,7 +24,7 @@ const LOOKS_PATIENT: u32 = 256;
 const PATIENT_PASSES: u32 = 4;
 /// Passes of which one takes the long way: with several rings before it looks at them, since one
 /// may go on receiving while another waits; with one ring if there is nothing on it.
-const PASSES_PER_LONG_ONE: usize = 16;
+pub(super) const PASSES_PER_LONG_ONE: usize = 16;
 
 /// What the short way has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,24 +44,25 @@ impl State {
     #[inline(never)]
     pub fn look(&mut self, engine: &Engine) -> Looked {
         self.crowded = engine.is_crowded();
-        self.look_anyway(engine)
+        self.look_anyway::<false>(engine)
     }
 
-    /// As [`State::look`], of the thread that the lock is biased towards.
+    /// As [`State::look`], of the thread that the lock is biased towards. `GLANCED`:
+    /// [`State::glance`] has just said that there is nothing where it has looked.
     #[inline(always)]
-    pub fn look_inlined(&mut self, engine: &Engine) -> Looked {
+    pub fn look_inlined<const GLANCED: bool>(&mut self, engine: &Engine) -> Looked {
         self.crowded = false;
-        self.look_anyway(engine)
+        self.look_anyway::<GLANCED>(engine)
     }
 
     #[inline(always)]
-    fn look_anyway(&mut self, engine: &Engine) -> Looked {
+    fn look_anyway<const GLANCED: bool>(&mut self, engine: &Engine) -> Looked {
         self.core.mrs.look_around();
         if engine.take_posted() {
             self.note_posted();
         }
         let now = Now::default();
-        match self.take_plain_untimed(&now) {
+        match self.take_plain_untimed::<GLANCED>(&now) {
             Found::Taken => {
                 self.spin.end();
                 engine.note_call();
@@ -109,24 +110,25 @@ impl State {
         if now.known().is_some_and(|now| self.is_due(now)) {
             return Found::LongWay;
         }
-        self.take_plain_untimed(now)
+        self.take_plain_untimed::<false>(now)
     }
 
     /// As [`State::take_plain`], for who does not know the time yet.
     #[inline(always)]
-    fn take_plain_untimed(&mut self, now: &Now) -> Found {
+    fn take_plain_untimed<const GLANCED: bool>(&mut self, now: &Now) -> Found {
         let port = self.udp.links + self.udp.datagrams > 0;
         if port || !self.pending.is_empty() || !self.inbox.is_empty(self.slots) {
             return Found::LongWay;
         }
         self.core.enough = false;
         self.turn = self.turn.wrapping_add(1);
-        if self.turn.is_multiple_of(PASSES_PER_LONG_ONE) {
+        // A glance leaves such a pass to a look without one.
+        if !GLANCED && self.turn.is_multiple_of(PASSES_PER_LONG_ONE) {
             return self.take_plain_at_length(now);
         }
         match self.hot.len() {
             1 => self.take_plain_from_one(false, now),
-            2..=HOT_RINGS => self.take_plain_from_any(now),
+            2..=HOT_RINGS => self.take_plain_from_any::<GLANCED>(now),
             _ => Found::LongWay,
         }
     }
@@ -176,7 +178,7 @@ impl State {
     /// something last: none of them keeps the others waiting, and where they have something by
     /// turns, the first look finds it.
     #[inline(always)]
-    fn take_plain_from_any(&mut self, now: &Now) -> Found {
+    fn take_plain_from_any<const GLANCED: bool>(&mut self, now: &Now) -> Found {
         // One that goes on receiving must not keep the others' peers waiting for acknowledgments.
         if !self.unsettled.is_empty() {
             self.settle(self.unsettled.len());
@@ -187,31 +189,27 @@ impl State {
             unsettled,
             ..
         } = self;
-        let (rings, first) = (hot.as_mut_slice(), self.first_ring);
-        let (at, taken) = 'found: {
+        let (rings, mut at) = (hot.as_mut_slice(), self.first_ring);
+        let taken = 'found: {
             // Apart, since it is the one most of the time where any has something.
-            if let Some(ring) = rings.get_mut(first) {
+            if !GLANCED && let Some(ring) = rings.get_mut(at) {
                 let taken = ring.look(core, unsettled);
                 if taken != Taken::Nothing {
-                    break 'found (first, taken);
+                    break 'found taken;
                 }
             }
-            for at in first + 1..rings.len() {
+            for _ in 1..rings.len() {
+                at += 1;
+                // The last may have gone since, and more than that.
+                if at >= rings.len() {
+                    at = 0;
+                }
                 let Some(ring) = rings.get_mut(at) else {
                     break;
                 };
                 let taken = ring.look(core, unsettled);
                 if taken != Taken::Nothing {
-                    break 'found (at, taken);
-                }
-            }
-            for at in 0..first.min(rings.len()) {
-                let Some(ring) = rings.get_mut(at) else {
-                    break;
-                };
-                let taken = ring.look(core, unsettled);
-                if taken != Taken::Nothing {
-                    break 'found (at, taken);
+                    break 'found taken;
                 }
             }
             return Found::Nothing;

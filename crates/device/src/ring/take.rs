@@ -4,6 +4,7 @@
 use causeway_proto::host::Host;
 use causeway_proto::qp::Qp;
 use causeway_proto::ring::{LAST, is_enough, kind};
+use causeway_proto::types::Wc;
 use causeway_recover::copy;
 
 use super::RingLink;
@@ -50,6 +51,70 @@ impl RingLink {
         let RingLink { link, memory, .. } = self;
         let mut bound = qp.bind(core);
         link.take_ack_word(memory, &mut bound).unwrap_or(false)
+    }
+
+    /// Takes the next record for a poll of `to_cq`, which finds that empty, if it is a message that
+    /// one line holds, and nothing is out of the ordinary. Returns its completion, before which
+    /// none of this queue pair waits. `None`, with no more done than to take what the record
+    /// acknowledges, where [`RingLink::take_plain`] must look.
+    #[inline(always)]
+    pub fn take_at_once(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        to_cq: &CompletionQueue,
+    ) -> Option<Wc> {
+        let record = self.memory.ring.rx.peek_short(kind::MESSAGE, LAST)?;
+        let (from, len, ack) = (record.as_ptr(), record.len, record.ack);
+        let seq = record.seq;
+        if self.link.is_news(ack) && !self.take_news(qp, core, (seq, ack)) {
+            return None;
+        }
+        if !self.link.takes_next(seq) || to_cq.is_ready() {
+            return None;
+        }
+        let (wr_id, range) = qp.takes_message(len)?;
+        let (pd, range) = (|| qp.config().pd, (range.addr, len, range.lkey));
+        let to = self.received.find(&core.mrs, pd, range, true).ok()?;
+        // SAFETY: as in `take_short`.
+        unsafe { copy_short(to as *mut u8, from, len as usize) }.ok()?;
+        self.memory.ring.rx.consume_short_alone();
+        core.count_received(len);
+        self.link.took_message(&mut self.memory, &qp.bind(core));
+        Some(qp.took_polled_message(wr_id, len))
+    }
+
+    /// Takes what the record of a message acknowledges. Returns whether that was all there is to
+    /// do before the message.
+    #[inline(never)]
+    fn take_news(&mut self, qp: &mut Qp, core: &mut Core, (seq, ack): (u64, u64)) -> bool {
+        let taken = self.link.takes_message(seq, ack, &mut qp.bind(core));
+        if taken {
+            self.memory.ring.note_req_ack(ack);
+        }
+        taken && !qp.has_unsent() && core.overrun.is_empty()
+    }
+
+    /// Takes the acknowledgment `upto`, which came without a record, where it completes one send
+    /// and nothing is out of the ordinary. Returns the completion of that, before which none of
+    /// this queue pair waits in `to_cq`. `None`, with nothing done, where [`RingLink::take_acks`]
+    /// must look.
+    #[inline(always)]
+    pub fn take_ack_at_once(
+        &mut self,
+        qp: &mut Qp,
+        core: &Core,
+        to_cq: &CompletionQueue,
+        upto: u64,
+    ) -> Option<Wc> {
+        if !self.link.takes_one_ack(upto) || to_cq.is_ready() {
+            return None;
+        }
+        let wc = qp.take_one_acked(upto)?;
+        self.link.took_ack(upto);
+        self.memory.ring.note_req_ack(upto);
+        core.count_sent(wc.byte_len);
+        Some(wc)
     }
 
     /// Takes the next record, if it is a message that one line holds, and nothing is out of the

@@ -4,7 +4,9 @@
 use super::{Iwarp, Queues, SendPart};
 use crate::bytes::Bytes;
 use crate::host::Host;
-use crate::types::{Payload, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, WcStatus};
+use crate::types::{
+    Payload, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, Wc, WcOpcode, WcStatus,
+};
 use crate::ulp::{Nak, SegMeta, Verdict};
 use crate::unit::{Frame, Unit};
 use crate::work::{Part, PlainSend, gather, scatter};
@@ -340,6 +342,21 @@ impl Iwarp {
             self.acked = upto;
             work.retire(self, host);
         }
+    }
+
+    /// See [`crate::qp::Qp::take_one_acked`].
+    #[inline(always)]
+    pub fn take_one_acked(&mut self, work: &mut Queues, upto: u64) -> Option<Wc> {
+        let send = *work.sq.only_below(upto)?;
+        if !work.gates.sends || !work.signaled(send.flags) {
+            return None;
+        }
+        (self.placed, self.acked) = (upto, upto);
+        work.sq.drop_polled();
+        Some(Wc {
+            byte_len: send.len,
+            ..work.blank_wc(send.wr_id, WcOpcode::Send, WcStatus::Success)
+        })
     }
 
     /// Whether to send request `seq`, refused for want of a receive, again.

@@ -99,7 +99,7 @@ impl Iwarp {
     #[inline(always)]
     pub fn takes_message(&self, work: &Queues, len: u32) -> Option<(u64, Sge)> {
         let (wr_id, range) = work.rq.front_range()?;
-        // From one byte on.
+        // From one byte on. One of several ranges shows none that has room.
         let fits = len.wrapping_sub(1) < range.length;
         let takes = fits && work.gates.messages && self.responder.current.is_none();
         takes.then_some((wr_id, *range))

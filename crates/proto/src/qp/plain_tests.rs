@@ -187,6 +187,67 @@ fn there_are_no_more_than_the_queue_has_places() {
 }
 
 #[test]
+fn the_oldest_is_taken_for_a_poll_if_it_alone_is_acknowledged() {
+    let (mut a, _) = pair();
+    for (wr_id, seq) in (10..26).zip(FIRST..) {
+        post(&mut a, wr_id, seq, range(0));
+    }
+    assert_eq!(a.qp.take_one_acked(FIRST), None, "no news");
+    assert_eq!(a.qp.take_one_acked(FIRST + 2), None, "two are acknowledged");
+    let wc = a.qp.take_one_acked(FIRST + 1).unwrap();
+    assert_eq!((wc.wr_id, wc.status), (10, WcStatus::Success));
+    assert_eq!((wc.opcode, wc.byte_len), (crate::types::WcOpcode::Send, 8));
+    assert!(ended(&a).is_empty(), "it is the poll's alone");
+    // Its place is free at once.
+    post(&mut a, 26, FIRST + 16, range(0));
+    assert!(!a.qp.takes_plain(8, false, FIRST + 17));
+    a.qp.bind(&mut a.world).acked(Space::Request, FIRST + 17);
+    let rest: Vec<_> = (11..27).map(|id| (id, WcStatus::Success)).collect();
+    assert_eq!(ended(&a), rest);
+}
+
+#[test]
+fn one_with_others_behind_it_or_without_a_completion_is_not_taken_for_a_poll() {
+    let (mut a, _) = pair();
+    post(&mut a, 10, FIRST, range(0));
+    a.send(SendOp::SendImm(1), SIGNALED, &[(0, 4)]);
+    assert_eq!(a.qp.take_one_acked(FIRST + 1), None, "another is behind it");
+    let (mut a, _) = pair();
+    let silent = PlainSend {
+        wr_id: 10,
+        len: 8,
+        ..PlainSend::default()
+    };
+    a.qp.post_plain(silent, FIRST);
+    assert_eq!(a.qp.take_one_acked(FIRST + 1), None);
+    // That one's place is free with the next that has a completion.
+    post(&mut a, 11, FIRST + 1, range(0));
+    a.qp.bind(&mut a.world).acked(Space::Request, FIRST + 1);
+    assert_eq!(a.qp.take_one_acked(FIRST + 2).unwrap().wr_id, 11);
+    for seq in FIRST + 2..FIRST + 18 {
+        post(&mut a, 1, seq, range(0));
+    }
+}
+
+#[test]
+fn a_message_that_a_poll_is_given_frees_its_receive() {
+    let (_, mut b) = pair();
+    b.recv(0, &[(0, 8)]);
+    assert_eq!(message(&mut b, 0, b"12345678"), Verdict::Placed);
+    b.qp.release_recvs(1);
+    for wr_id in 0..100 {
+        b.recv(wr_id, &[(100, 8)]);
+        assert_eq!(b.qp.takes_message(9), None, "too long");
+        let (taken, range) = b.qp.takes_message(8).expect("a receive");
+        assert_eq!((taken, range.addr, range.length), (wr_id, 100, 8));
+        let wc = b.qp.took_polled_message(taken, 8);
+        assert_eq!((wc.wr_id, wc.byte_len), (wr_id, 8));
+    }
+    b.recv(100, &[(100, 4), (200, 4)]);
+    assert_eq!(b.qp.takes_message(8), None, "two ranges");
+}
+
+#[test]
 fn a_message_takes_the_next_receive() {
     let (_, mut b) = pair();
     assert_eq!(message(&mut b, 0, b"12345678"), Verdict::NotReady(12));

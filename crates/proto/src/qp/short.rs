@@ -68,6 +68,27 @@ impl Qp {
         self.transport.took_message(&mut self.work, wr_id, len)
     }
 
+    /// As [`Qp::took_message`], of a completion that is given to the program at once: the place of
+    /// the receive is free.
+    #[inline(always)]
+    #[must_use]
+    pub fn took_polled_message(&mut self, wr_id: u64, len: u32) -> Wc {
+        debug_assert!(self.work.rq_used > 0, "one of its own receives was taken");
+        self.work.rq_used = self.work.rq_used.saturating_sub(1);
+        self.took_message(wr_id, len)
+    }
+
+    /// The peer has acknowledged the requests below `upto`: takes the oldest work request, if it is
+    /// a plain send that this completes, the only one, with a completion, and nothing else follows
+    /// from it. Returns that completion, which is the device's to give to the program at once: its
+    /// place in the queue, and those of the unsignaled ones before it, are free. `None`, with
+    /// nothing done, where there is more to look at.
+    #[inline(always)]
+    #[must_use]
+    pub fn take_one_acked(&mut self, upto: u64) -> Option<Wc> {
+        self.transport.take_one_acked(&mut self.work, upto)
+    }
+
     /// Whether a SEND without options, of `len` bytes, can be posted and sent at once as segment
     /// `seq` ([`Qp::post_plain`]): there is room for it, and nothing else to send.
     #[inline(always)]

@@ -70,6 +70,8 @@ pub struct Link {
     traced: bool,
     /// See [`Link::is_plain`].
     plain: bool,
+    /// The peer is there, and what it asks for is taken.
+    receives: bool,
 }
 
 impl Link {
@@ -214,9 +216,14 @@ impl Link {
         self.set_gate();
     }
 
-    /// What [`Link::is_plain`] follows from has changed.
+    /// What [`Link::is_plain`] or [`Link::takes_next`] follows from has changed.
     fn set_gate(&mut self) {
         self.plain = self.looks_plain();
+        self.receives = self.looks_open();
+    }
+
+    fn looks_open(&self) -> bool {
+        self.joined && !self.refused
     }
 
     fn looks_plain(&self) -> bool {

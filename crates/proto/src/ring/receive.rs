@@ -161,11 +161,17 @@ impl Link {
                 self.refusal = Some(Refusal::NotReady { seq, timer });
             }
             Verdict::Refused(nak) => {
-                self.refused = true;
+                self.refuse();
                 self.refusal = Some(Refusal::Final { seq, nak });
             }
             Verdict::Later | Verdict::Ignore => {}
         }
+    }
+
+    /// One of the peer's requests is refused for good.
+    pub(super) fn refuse(&mut self) {
+        self.refused = true;
+        self.set_gate();
     }
 
     /// The request expected has been placed.
@@ -222,8 +228,38 @@ impl Link {
     /// sent is acknowledged by a faulty peer, which [`Link::receive`] is to find.
     #[inline(always)]
     pub fn takes_message(&mut self, seq: u64, ack: u64, ulp: &mut impl Ulp) -> bool {
-        let due = self.joined && !self.refused && seq == self.expected;
-        due && self.take_ack(ack, ulp).is_ok()
+        self.takes_next(seq) && self.take_ack(ack, ulp).is_ok()
+    }
+
+    /// Whether a record that acknowledges so much may have news of what this side has sent, or says
+    /// what it must not.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_news(&self, ack: u64) -> bool {
+        ack > self.acked
+    }
+
+    /// Whether a message may be taken as request `seq` the short way, if its record has no news
+    /// ([`Link::is_news`]).
+    #[inline(always)]
+    #[must_use]
+    pub fn takes_next(&self, seq: u64) -> bool {
+        debug_assert_eq!(self.receives, self.looks_open(), "the gate was not set");
+        self.receives && seq == self.expected
+    }
+
+    /// Whether the acknowledgment `upto`, which came without a record, is that of the oldest
+    /// unacknowledged request and no other, and nothing is out of the ordinary.
+    #[inline(always)]
+    #[must_use]
+    pub fn takes_one_ack(&self, upto: u64) -> bool {
+        self.is_plain() && self.acked.wrapping_add(1) == upto && upto <= self.next_request()
+    }
+
+    /// The acknowledgment that [`Link::takes_one_ack`] said yes to was taken.
+    #[inline(always)]
+    pub fn took_ack(&mut self, upto: u64) {
+        self.acked = upto;
     }
 
     /// The message that [`Link::takes_message`] said yes to was taken, and its record too.

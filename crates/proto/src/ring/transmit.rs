@@ -150,7 +150,7 @@ impl Link {
         };
         if let Some((seq, nak)) = ulp.take_late_refusal() {
             self.refusal = Some(Refusal::Final { seq, nak });
-            self.refused = true;
+            self.refuse();
             // In the room that the answer would have taken; the queue pair, in error now, may not
             // come here again.
             drop(slot);

@@ -128,6 +128,22 @@ impl PlainSends {
         Some(send)
     }
 
+    /// The oldest, if its number is the only one below `upto`.
+    #[inline(always)]
+    pub fn only_below(&self, upto: u64) -> Option<&PlainSend> {
+        match self.first.wrapping_add(1) == upto {
+            true => self.queue.front(),
+            false => None,
+        }
+    }
+
+    /// Takes the one that [`PlainSends::only_below`] has shown.
+    #[inline(always)]
+    pub fn drop_first(&mut self) {
+        self.queue.drop_front();
+        self.first += 1;
+    }
+
     /// Takes the oldest, with its number.
     pub fn pop(&mut self) -> Option<(u64, PlainSend)> {
         let number = self.first;

@@ -124,6 +124,28 @@ impl<P: Part> SendQueue<P> {
         Some(send)
     }
 
+    /// The oldest, if it is plain, its number is the only one below `done`, and nothing but plain
+    /// ones is posted.
+    #[inline(always)]
+    pub fn only_below(&self, done: u64) -> Option<&PlainSend> {
+        match self.wqes.is_empty() {
+            true => self.plain.only_below(done),
+            false => None,
+        }
+    }
+
+    /// Removes the one that [`SendQueue::only_below`] has shown, whose completion is given to the
+    /// program at once: its place is free, and those of the ones before it without a completion.
+    #[inline(always)]
+    pub fn drop_polled(&mut self) {
+        self.plain.drop_first();
+        self.base += 1;
+        debug_assert!(self.cursor >= self.base, "plain ones are sent");
+        let places = std::mem::take(&mut self.since_completion) as u32 + 1;
+        debug_assert!(self.used >= places, "each has a place");
+        self.release(places);
+    }
+
     /// Makes all plain ones like others, if `number` is that of one of them. `part` is what the
     /// transport keeps with one of a number and a length.
     #[inline]

@@ -152,15 +152,20 @@ impl Consumer {
     pub fn peek_short(&self, kind: u8, flags: u8) -> Option<ShortRecord<'_>> {
         let cell = self.next.cell();
         let word = cell.word(l::RECORD_READY).load(Ordering::Acquire);
-        let len = word as u32;
-        let expected = Ready { len, kind, flags }.encode(self.number);
-        if word != expected || len as usize > l::SHORT_BODY || self.broken {
+        // Of such a record without a body; a body's length is what is added to that.
+        let empty = Ready {
+            len: 0,
+            kind,
+            flags,
+        };
+        let len = word.wrapping_sub(empty.encode(self.number));
+        if len > l::SHORT_BODY as u64 || self.broken {
             return None;
         }
         Some(ShortRecord {
             seq: cell.word(l::RECORD_SEQ).load(Ordering::Relaxed),
             ack: cell.word(l::RECORD_ACK).load(Ordering::Relaxed),
-            len,
+            len: len as u32,
             cell,
         })
     }
@@ -170,6 +175,13 @@ impl Consumer {
     #[inline(always)]
     pub fn consume_short(&mut self, ack: u64) {
         self.note_ack(ack);
+        self.consume_short_alone();
+    }
+
+    /// As [`Consumer::consume_short`], of a record whose acknowledgment is no news, or has been
+    /// noted ([`super::Ring::note_req_ack`]).
+    #[inline(always)]
+    pub fn consume_short_alone(&mut self) {
         self.peeked = None;
         self.give_back(l::CELL);
     }

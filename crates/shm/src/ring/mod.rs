@@ -307,6 +307,12 @@ impl Ring {
         self.rx.ack_seen()
     }
 
+    /// An acknowledgment that was found in the shared word, or in a record, is taken.
+    #[inline(always)]
+    pub fn note_req_ack(&mut self, ack: u64) {
+        self.rx.note_ack(ack);
+    }
+
     /// As [`Ring::req_ack`], of a peer whose process has ended: also what it had not come to tell.
     #[must_use]
     pub fn last_req_ack(&mut self) -> u64 {

@@ -77,6 +77,36 @@ impl Probe {
         Seen::Ack
     }
 
+    /// As [`Probe::look`], but an acknowledgment is news until [`Probe::note_ack`].
+    #[inline(always)]
+    #[must_use]
+    pub fn glance(&self) -> Seen {
+        // SAFETY: as in `look`.
+        let ready = unsafe { &*self.ready };
+        if ready.load(Ordering::Relaxed) != 0 {
+            return Seen::Record;
+        }
+        match self.news() {
+            Some(_) => Seen::Ack,
+            None => Seen::Nothing,
+        }
+    }
+
+    /// The peer's acknowledgment, if it is another one than when it was last looked at.
+    #[inline(always)]
+    #[must_use]
+    pub fn news(&self) -> Option<u64> {
+        // SAFETY: as in `look`.
+        let ack = unsafe { &*self.ack }.load(Ordering::Acquire);
+        (ack != self.seen).then_some(ack)
+    }
+
+    /// An acknowledgment that [`Probe::news`] has shown was taken.
+    #[inline(always)]
+    pub fn note_ack(&mut self, ack: u64) {
+        self.seen = ack;
+    }
+
     /// As [`Probe::look`], and whether the peer has said anything of its leaving since this was
     /// last asked.
     #[must_use]

@@ -1,0 +1,139 @@
+//! The shortest way of progress: one message of one line, or the acknowledgment of one send, from
+//! the ring that is likely to have it to the program that polls, where nothing is out of the
+//! ordinary. Nothing else is looked at, but in every so many passes.
+
+use causeway_biased_lock::hurry;
+use causeway_proto::types::Wc;
+use causeway_shm::ring::{Probe, Seen};
+
+use super::short::PASSES_PER_LONG_ONE;
+use crate::completion_queue::CompletionQueue;
+use crate::core::Core;
+use crate::cq::Glance;
+use crate::qp_entry::{Link, QpEntry};
+use crate::state::State;
+
+impl State {
+    /// Looks at the ring that is likely to have something, and changes nothing.
+    #[inline(always)]
+    pub fn glance(&self) -> Glance {
+        if self.is_long_pass() {
+            return Glance::All;
+        }
+        let seen = match self.hot.get(self.first_ring) {
+            Some(hot) => hot.probe.glance(),
+            None => return Glance::All,
+        };
+        match seen {
+            Seen::Record => Glance::Record,
+            Seen::Ack => Glance::Ack,
+            Seen::Nothing if self.has_one_to_settle() => Glance::Ack,
+            Seen::Nothing => Glance::Nothing,
+        }
+    }
+
+    /// Whether the next pass may take the long way.
+    #[inline(always)]
+    fn is_long_pass(&self) -> bool {
+        let turn = self.turn.wrapping_add(1);
+        turn.is_multiple_of(PASSES_PER_LONG_ONE)
+    }
+
+    /// Whether one peer is to be told what has been taken, and other rings are polled beside that
+    /// one: with a single ring the program is likely to answer.
+    #[inline(always)]
+    fn has_one_to_settle(&self) -> bool {
+        self.unsettled.len() == 1 && self.hot.len() > 1
+    }
+
+    /// Takes a message that [`State::glance`] has seen, for a poll of `cq`, which finds that empty.
+    /// Returns its completion; `None` where [`State::look`] must look.
+    #[inline(always)]
+    pub fn take_message_at_once(&mut self, cq: &CompletionQueue) -> Option<Wc> {
+        let State {
+            hot,
+            core,
+            unsettled,
+            first_ring,
+            ..
+        } = self;
+        let hot = hot.get_mut(*first_ring)?;
+        let mut entry = hurry(&hot.cell.entry)?;
+        let wc = entry.take_message_at_once(&mut hot.probe, core, unsettled, cq)?;
+        drop(entry);
+        self.end_pass();
+        Some(wc)
+    }
+
+    /// Takes an acknowledgment, as [`State::take_message_at_once`] takes a message, after telling
+    /// the one peer that is to be told.
+    #[inline(always)]
+    pub fn take_ack_at_once(&mut self, cq: &CompletionQueue) -> Option<Wc> {
+        if self.has_one_to_settle() {
+            self.settle(1);
+        }
+        let State {
+            hot,
+            core,
+            first_ring,
+            ..
+        } = self;
+        let hot = hot.get_mut(*first_ring)?;
+        let upto = hot.probe.news()?;
+        let mut entry = hurry(&hot.cell.entry)?;
+        let wc = entry.take_ack_at_once(core, cq, upto)?;
+        drop(entry);
+        hot.probe.note_ack(upto);
+        self.end_pass();
+        Some(wc)
+    }
+
+    /// A pass has found something. The next begins with the ring behind.
+    #[inline(always)]
+    fn end_pass(&mut self) {
+        self.turn = self.turn.wrapping_add(1);
+        let next = self.first_ring + 1;
+        self.first_ring = match next < self.hot.len() {
+            true => next,
+            false => 0,
+        };
+        self.note_posted();
+    }
+}
+
+impl QpEntry {
+    /// See [`State::take_message_at_once`].
+    #[inline(always)]
+    fn take_message_at_once(
+        &mut self,
+        probe: &mut Probe,
+        core: &mut Core,
+        unsettled: &mut Vec<u32>,
+        cq: &CompletionQueue,
+    ) -> Option<Wc> {
+        let Link::Ring(ring) = &mut self.link else {
+            return None;
+        };
+        if !std::ptr::eq(&raw const *self.poster.recv_cq, cq) {
+            return None;
+        }
+        let wc = ring.take_at_once(&mut self.qp, core, cq)?;
+        ring.renew(probe);
+        if ring.is_unsettled() && !std::mem::replace(&mut self.unsettled, true) {
+            unsettled.push(self.qp.qpn());
+        }
+        Some(wc)
+    }
+
+    /// See [`State::take_ack_at_once`].
+    #[inline(always)]
+    fn take_ack_at_once(&mut self, core: &Core, cq: &CompletionQueue, upto: u64) -> Option<Wc> {
+        let Link::Ring(ring) = &mut self.link else {
+            return None;
+        };
+        if !std::ptr::eq(&raw const *self.poster.send_cq, cq) {
+            return None;
+        }
+        ring.take_ack_at_once(&mut self.qp, core, cq, upto)
+    }
+}
