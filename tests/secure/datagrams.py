@@ -1,12 +1,16 @@
 """UD queue pairs on a secured wire: each pair of them makes an association at first use."""
 
 import errno
+import os
 
 from kill.harness import Failed
-from lib import perftest
+from lib import netns, perftest
 from secure.seen import LEAST_SEEN, Ear, expect_sealed, new_key
 
 SECONDS = 60
+# Debian's, which has pyverbs.
+PYTHON = "/usr/bin/python3"
+FORGOTTEN = os.path.join(netns.ROOT, "tests", "secure", "forgotten.py")
 # Places of the hosts' GIDs.
 IPV4, IPV6 = "0", "1"
 # ibv_ud_pingpong's sizes: whole on any link, and in fragments on all.
@@ -63,6 +67,14 @@ def datagrams_meddled_with(scene):
     return str(done)
 
 
+def datagrams_to_who_has_forgotten(scene):
+    """A queue pair that is made ready anew gets other keys, and its peer does not notice."""
+    scene.start([new_key()])
+    program = scene.bench.start(scene.world.client, [PYTHON, FORGOTTEN])
+    if program.wait_end(SECONDS) or program.text.count("got") != 3:
+        raise Failed(program.text[-500:])
+
+
 def is_deaf(scene, words, said_by=1):
     """Nothing arrives, and one of both programs says why."""
     argv = pingpong(scene, "-g", IPV4)
@@ -116,5 +128,5 @@ def multicast_is_refused(scene):
         raise Failed(f"something passed: {seen}")
 
 
-TESTS = (datagrams, datagrams_meddled_with, datagrams_by_another_key, datagrams_in_the_clear,
-         multicast_is_refused)
+TESTS = (datagrams, datagrams_meddled_with, datagrams_to_who_has_forgotten,
+         datagrams_by_another_key, datagrams_in_the_clear, multicast_is_refused)
