@@ -1,5 +1,8 @@
 //! Associations of UD queue pairs: what they ask of the broker ([`causeway_proto::association`]).
 
+use std::sync::Once;
+
+use causeway_fabric::secure::say;
 use causeway_fabric::services::secure::{AssociationRequest, HandshakeReply};
 use causeway_proto::association::{Ask, Outcome, Turn};
 
@@ -10,6 +13,11 @@ use crate::qp_entry::Link;
 use crate::secured::keys_of;
 use crate::shared::Shared;
 use crate::ud::UdLink;
+
+/// People are told once of a broker that secures no datagrams: it is asked again and again.
+static TOO_OLD: Once = Once::new();
+const TOO_OLD_TEXT: &str =
+    "no datagrams: a secured wire is required, and the broker is too old to secure them";
 
 impl Shared {
     /// The end of the wire of a UD queue pair.
@@ -82,7 +90,15 @@ impl Shared {
             let told = self.control.report_addresses(&own_addresses());
             reply = told.and_then(|()| self.control.associate(&request));
         }
-        reply.map_or(Outcome::Failed, |reply| outcome_of(ask, reply))
+        match reply {
+            Ok(reply) => outcome_of(ask, reply),
+            Err(error) => {
+                if error.errno() == libc::ENOSYS {
+                    TOO_OLD.call_once(|| say(TOO_OLD_TEXT));
+                }
+                Outcome::Failed
+            }
+        }
     }
 }
 
