@@ -32,8 +32,9 @@ pub use outcome::{Ask, Outcome, Turn};
 pub const BEGIN_FIRST: Duration = Duration::from_millis(20);
 /// Longest time between repetitions.
 pub const BEGIN_LAST: Duration = Duration::from_millis(200);
-/// How long a peer has to answer. What waits for it is lost then.
-pub const GIVE_UP_AFTER: Duration = Duration::from_secs(2);
+/// How long a peer has to answer. What waits for it is lost then, and a program that relies on UD's
+/// seldom losing anything does not send it again: so this outlasts a busy machine's pauses.
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Handshakes of a queue pair that may be under way.
 pub const BEGUN_MAX: usize = 256;
 /// Messages of peers that wait until the broker has been asked about another.
