@@ -18,7 +18,7 @@ local band, bxor, rshift = ops.band, ops.bxor, ops.rshift
 
 -- Endpoints receive on 20480 + slot, and multicast groups one port above the last slot.
 local FIRST_PORT, MULTICAST_PORT, SLOT_BASE = 20481, 24576, 20480
-local MULTICAST_QPN, QPN_MASK = 0xFFFFFF, 0xFFFFFF
+local MULTICAST_QPN, QPN_MASK, QPN_INDEX_MASK = 0xFFFFFF, 0xFFFFFF, 0xFFF
 local VERSION, CM_VERSION = 1, 2
 local HEADER_LEN, HELLO_LEN, NOTICE_LEN, CRC_AT = 40, 80, 40, 32
 local UD_HEADER_LEN, UD_PAYLOAD_MAX = 24, 4096
@@ -51,7 +51,7 @@ local REFUSAL = 3
 -- Why a side makes no secured connection, as it sees it.
 local WHY = {
     "another key", "other addresses, queue pairs or tenants", "no common version or cipher",
-    "the sender is not secured", "the sender is secured",
+    "the sender is not secured", "the sender is secured", "the sender has forgotten the keys",
 }
 -- The flags that an opcode may have besides CRC and ASK.
 local OWN_FLAGS = { [0] = LAST + RELAXED, [5] = RESPONSE, [9] = LAST + RELAXED }
@@ -179,6 +179,8 @@ f.compare = ProtoField.uint64("causeway.atomic.compare", "Compare data", base.HE
 f.compare_mask = ProtoField.uint64("causeway.atomic.compare_mask", "Compare mask", base.HEX)
 f.original = ProtoField.uint64("causeway.atomic.original", "Original value", base.HEX)
 f.payload = ProtoField.bytes("causeway.payload", "Payload")
+f.src_index = ProtoField.uint16("causeway.sealed.src_index",
+    "Source queue pair in its slot, if UD", base.HEX)
 f.phase = ProtoField.uint8("causeway.sealed.phase", "Key phase")
 f.number = ProtoField.uint64("causeway.sealed.number", "Packet number")
 f.sealed = ProtoField.bytes("causeway.sealed.payload", "Sealed payload")
@@ -683,7 +685,7 @@ local function sealed(d)
         return "shorter than its header and tag"
     end
     d.tree:add(f.phase, t(1, 1))
-    d.tree:add(f.reserved, t(2, 2))
+    d.tree:add(f.src_index, t(2, 2))
     add_qpn(d.tree, f.dst_qpn, t(4, 4))
     d.tree:add(f.cookie, t(8, 8))
     d.tree:add(f.number, t(16, 8))
@@ -695,7 +697,7 @@ local function sealed(d)
         end
         d.tree:add(f.tag, t(SEALED_HEADER_LEN + length, TAG_LEN))
     end
-    if t(2, 2):uint() ~= 0 or t(4, 4):uint() > QPN_MASK then
+    if t(2, 2):uint() > QPN_INDEX_MASK or t(4, 4):uint() > QPN_MASK then
         return "reserved bits"
     end
     return nil, string.format("> 0x%06x, key phase %d, number %s, sealed payload of %d bytes",

@@ -11,9 +11,7 @@ TIMEOUT = "30"
 # qperf exchanges LIDs and nothing else, see docs/programs/qperf.md.
 ENVIRONMENT = {"CAUSEWAY_LID": "1"}
 NAME = "qperf"
-# Its tests of UD, where they run apart.
-DATAGRAMS = "qperf, UD"
-NAMES = [NAME, DATAGRAMS]
+NAMES = [NAME]
 TESTS = """rc_lat rc_bw rc_bi_bw rc_rdma_read_lat rc_rdma_read_bw rc_rdma_write_lat rc_rdma_write_bw
     rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr uc_lat uc_bw uc_bi_bw
     uc_rdma_write_lat uc_rdma_write_bw uc_rdma_write_poll_lat ud_lat ud_bw ud_bi_bw
@@ -47,28 +45,15 @@ def missing_figures(tests, text):
 
 
 def run(report, stage, world, wire, seconds, ports, chosen):
-    """Runs every test, and has the server end."""
-    for name, tests in parts(world).items():
-        if chosen(f"{stage} {name}"):
-            run_tests(report, (stage, name), world, wire, seconds, next(ports), tests)
-
-
-def parts(world):
-    """What runs in one pair of processes each: all tests, or those apart that are refused."""
-    if not world.secured:
-        return {NAME: TESTS}
-    datagrams = [test for test in TESTS if test.startswith("ud_")]
-    return {NAME: [test for test in TESTS if test not in datagrams], DATAGRAMS: datagrams}
-
-
-def run_tests(report, called, world, wire, seconds, port, tests):
-    """Runs some tests in one pair of processes; `called` is the stage and a name."""
-    port = ["-lp", str(port)]
-    client = ["qperf", world.server.address, *port, "-to", TIMEOUT, "-t", DURATION, *tests, "quit"]
+    """Runs every test in one pair of processes, and has the server end."""
+    if not chosen(f"{stage} {NAME}"):
+        return
+    port = ["-lp", str(next(ports))]
+    client = ["qperf", world.server.address, *port, "-to", TIMEOUT, "-t", DURATION, *TESTS, "quit"]
     outcome = pair.Pair(world, wire, ["qperf", *port], client, env=ENVIRONMENT).run(seconds)
-    missing = missing_figures(tests, outcome.client_text)
+    missing = missing_figures(TESTS, outcome.client_text)
     problem = outcome.problem
     if missing:
         problem = f"{problem or 'no figures'}; missing: {' '.join(missing)}"
     text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
-    report.add(*called, problem, outcome.seconds, text, len(tests) - len(missing), len(missing))
+    report.add(stage, NAME, problem, outcome.seconds, text, len(TESTS) - len(missing), len(missing))

@@ -1,8 +1,8 @@
 """The client programs on a secured wire: what runs there, and what is refused
 (docs/OPERATIONS.md, "A secured wire").
 
-UD queue pairs and multicast are not secured. A program that needs them has to end with an error,
-and the library has to say why: that is tested like the rest.
+Multicast is not secured. A program that needs it has to end with an error, and the library has to
+say why: that is tested like the rest.
 """
 
 import os
@@ -16,18 +16,13 @@ REFUSAL = "not secured in this version"
 KEY_BYTES = 32
 MTU = 1500
 STAGE = "secured-1500"
-# Tests of programs that need UD queue pairs or multicast: by their beginnings, and by an option.
-REFUSED = ("udaddy", "mckey", "ibv_ud_pingpong", "qperf, UD",
-           "fi_pingpong -p verbs -e dgram", "fi_pingpong -p verbs;ofi_rxd",
-           "ucx_perftest, ud_verbs",
-           # Their queue pairs find each other by UCX's UD queue pairs.
-           "ucx_perftest, rc_verbs, upper layer", "openmpi", "mpich")
-REFUSED_OPTION = "-c UD"
+# Tests of programs that need multicast, by their beginnings.
+REFUSED = ("mckey",)
 
 
 def is_to_be_refused(name):
     """Whether a test's program needs what is not secured."""
-    return name.startswith(REFUSED) or REFUSED_OPTION in name
+    return name.startswith(REFUSED)
 
 
 class Judge:
@@ -47,8 +42,6 @@ class Judge:
 
 class Hosts(netns.TwoHosts):
     """Two hosts whose brokers share a key, and whose programs require a secured wire."""
-
-    secured = True
 
     def __init__(self):
         super().__init__(MTU)

@@ -89,9 +89,6 @@ BY_ADDRESS = "UCX, a server that listens by address"
 PROGRAM = os.path.join(netns.BUILD, "test", "ucx_by_address")
 # Without a priority UCX tries TCP for what comes before the queue pair.
 RDMA_CM = {"UCX_SOCKADDR_TLS_PRIORITY": "rdmacm", "UCX_TLS": "rc_v", "UCX_NET_DEVICES": DEVICE}
-# UCX's name "rc_v" stands for a UD queue pair, too, by which queue pairs that are not made by
-# rdma_cm find each other.
-WITHOUT_DATAGRAMS = {**RDMA_CM, "UCX_TLS": "rc_verbs,self"}
 NAMES = [INFO, BY_ADDRESS] + [batch.name for batch in BATCHES]
 
 
@@ -149,7 +146,7 @@ def run_by_address(report, stage, world, wire, seconds, port):
     program.run_one(report, stage, world, wire, seconds, program.Program(
         BY_ADDRESS, [PROGRAM, "server", str(port), "1"],
         [PROGRAM, "client", world.server.address, str(port)], datagrams.owns_udp_port(port),
-        came_back, WITHOUT_DATAGRAMS if world.secured else RDMA_CM))
+        came_back, RDMA_CM))
 
 
 def run(report, stage, world, wire, seconds, ports, chosen):

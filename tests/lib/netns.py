@@ -85,9 +85,6 @@ def stop_broker(runtime_dir):
 class World:
     """One or two hosts; `with World(...) as w` ends them whatever happens."""
 
-    # Whether programs may send nothing in the clear, and so have no UD queue pairs.
-    secured = False
-
     def __init__(self, name, hosts):
         self.name = name
         self.server, self.client = hosts

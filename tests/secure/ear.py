@@ -13,25 +13,41 @@ import sys
 
 LINK = "cw0"
 FIRST_PORT, LAST_PORT = 20481, 24576
-ETH_P_ALL, ETH_P_IP, ETHERNET_HEADER = 0x0003, 0x0800, 14
+ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER = 0x0003, 0x0800, 0x86DD, 14
 OUTGOING = 4
 UDP, UDP_HEADER = 17, 8
+IPV6_HEADER, IPV6_FRAGMENT, IPV6_FRAGMENT_HEADER = 40, 44, 8
 # docs/WIRE.md: first bytes of a sealed datagram, of a handshake's, of a sealed message.
 SEALED, HANDSHAKE, MESSAGE = 0x1D, 0x1E, 0x2E
 SEALED_HEADER, TAG = 24, 16
-# What the programs under test send again and again, in the clear: ibv_rc_pingpong's bytes.
+# What the programs under test send again and again, in the clear: the bytes of ibv_rc_pingpong and
+# ibv_ud_pingpong.
 MARKER = b"\x7b" * 24
 # Datagrams kept to be sent again late, and how many of a hundred are meddled with.
 KEPT, OF_A_HUNDRED = 4096, 25
 MTU = 1500
 
 
-def datagram(packet):
-    """Where the UDP header of an IPv4 packet is, if it is a datagram to one of our ports, or may be
-    one of the connection manager's."""
+def udp_header(packet):
+    """Where the UDP header of a packet is; None if it has none, as all fragments but the first."""
+    if len(packet) >= IPV6_HEADER + IPV6_FRAGMENT_HEADER and packet[0] >> 4 == 6:
+        if packet[6] != IPV6_FRAGMENT:
+            return IPV6_HEADER if packet[6] == UDP else None
+        later = int.from_bytes(packet[IPV6_HEADER + 2:IPV6_HEADER + 4], "big") >> 3
+        is_first = packet[IPV6_HEADER] == UDP and later == 0
+        return IPV6_HEADER + IPV6_FRAGMENT_HEADER if is_first else None
     if len(packet) < 20 or packet[9] != UDP or packet[0] >> 4 != 4:
         return None
-    at = 4 * (packet[0] & 15)
+    later = int.from_bytes(packet[6:8], "big") & 0x1FFF
+    return 4 * (packet[0] & 15) if later == 0 else None
+
+
+def datagram(packet):
+    """Where the UDP header of a packet is, if it is a datagram to one of our ports, or may be one
+    of the connection manager's."""
+    at = udp_header(packet)
+    if at is None:
+        return None
     port = int.from_bytes(packet[at + 2:at + 4], "big")
     first = packet[at + UDP_HEADER] if len(packet) > at + UDP_HEADER else 0
     return at if FIRST_PORT <= port <= LAST_PORT or first >> 4 == 2 else None
@@ -65,12 +81,15 @@ class Seen:
         self.counts = collections.Counter()
         self.numbers = set()
 
+    def look(self, packet):
+        """Looks for what programs send in the clear, in any packet: fragments name no port."""
+        self.counts["marked"] += MARKER in packet
+
     def judge(self, payload):
         """Counts a datagram."""
         kind = payload[0] if payload else 0
         names = {SEALED: "sealed", HANDSHAKE: "handshake", MESSAGE: "messages"}
         self.counts[names.get(kind, "plain")] += 1
-        self.counts["marked"] += MARKER in payload
         if kind == SEALED and len(payload) >= SEALED_HEADER + TAG:
             phase, cookie, number = payload[1], payload[8:16], payload[16:24]
             name = (cookie, number)
@@ -133,8 +152,12 @@ def main():
         if ear in ready:
             frame, (_, protocol, direction, *_) = ear.recvfrom(70000)
             packet = frame[ETHERNET_HEADER:]
-            at = datagram(packet) if protocol == ETH_P_IP else None
-            if at is None:
+            if protocol not in (ETH_P_IP, ETH_P_IPV6):
+                continue
+            seen.look(packet)
+            at = datagram(packet)
+            # What is meddled with is IPv4's, whole.
+            if at is None or meddler and protocol != ETH_P_IP:
                 continue
             payload = packet[at + UDP_HEADER:]
             if meddler is None:

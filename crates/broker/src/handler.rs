@@ -7,8 +7,8 @@ use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket, reopen
 use causeway_fabric::limits::COMM_MAX;
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::secure::{
-    AnswerRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply, Sealed, SecuredReply,
-    SecuredRequest, WireQuery, WireReply,
+    AnswerRequest, AssociationRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply,
+    Sealed, SecuredReply, SecuredRequest, WireQuery, WireReply,
 };
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
@@ -26,6 +26,7 @@ use causeway_shm::layout::INBOX_LEN;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::associations::associate;
 use crate::boundary::PidNamespace;
 use crate::config::Tenant;
 use crate::final_acks::FinalAcks;
@@ -482,6 +483,15 @@ impl BrokerService for Client<'_> {
     ) -> Result<Answer<HandshakeReply>, Errno> {
         let at = (self.own()?, request.local_qpn);
         Ok(self.hub.handshakes.finish(at, &request)?.into())
+    }
+
+    fn associate(
+        &mut self,
+        request: AssociationRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<HandshakeReply>, Errno> {
+        let (id, tenant) = (self.own()?, &self.tenants[self.peer.tenant]);
+        Ok(associate(self.hub, id, (tenant, self.peer.uid), &request)?.into())
     }
 
     fn restore_secured(

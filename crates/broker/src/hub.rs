@@ -220,6 +220,7 @@ impl Hub {
             self.places.remove(&(netns, slot));
         }
         self.rings.end(id);
+        self.handshakes.end(id);
         self.drop_guest_tables(id, endpoint.vm);
         self.outbox.retain(|(to, _)| *to != id);
         self.stale.retain(|(to, _)| *to != id);

@@ -30,6 +30,7 @@
 
 pub mod activation;
 pub mod admission;
+mod associations;
 pub mod boundary;
 pub mod closers;
 pub mod config;

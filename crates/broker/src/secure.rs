@@ -35,12 +35,18 @@ const PSK_AT: u8 = 0;
 /// the endpoint asks again; nobody else waits for them.
 const PENDING_PER_ENDPOINT_MAX: usize = 1024;
 
+/// How long one between UD QPs waits for an answer at least: their programs give it up before.
+const ASSOCIATION_PENDING_MAX: Duration = Duration::from_secs(10);
+
 /// How often the log says that a message of the connection manager's can't be opened: anybody can
 /// send such.
 const FOREIGN_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// A QP of an endpoint.
 type At = (EndpointId, u32);
+/// A handshake of a QP: its number is 0 for a connected QP's, which has one at a time, and else the
+/// cookie of an association.
+type Name = (EndpointId, u32, u64);
 
 /// What the broker knows of the two ends of a connection.
 #[derive(Clone, Debug)]
@@ -57,12 +63,13 @@ pub(crate) struct Ends {
 struct Pending {
     noise: HandshakeState,
     ends: Ends,
+    since: Instant,
 }
 
 /// The handshakes of all endpoints.
 #[derive(Default)]
 pub(crate) struct Handshakes {
-    pending: BTreeMap<At, Pending>,
+    pending: BTreeMap<Name, Pending>,
     /// QPs that have keys.
     secured: BTreeSet<At>,
     /// QPs of which the log says already that a handshake failed.
@@ -86,9 +93,12 @@ impl Handshakes {
     /// # Errors
     /// `ENOKEY` without a key; `ENOBUFS` if too many of the endpoint wait for answers.
     pub fn begin(&mut self, at: At, ends: Ends, keys: &WireKeys) -> Result<Vec<u8>, Errno> {
+        self.begin_as((at.0, at.1, 0), ends, keys)
+    }
+
+    fn begin_as(&mut self, name: Name, ends: Ends, keys: &WireKeys) -> Result<Vec<u8>, Errno> {
         let psk = keys.first().ok_or(Errno::NOKEY)?;
-        let of_endpoint = self.pending.range((at.0, 0)..=(at.0, u32::MAX));
-        if of_endpoint.count() >= PENDING_PER_ENDPOINT_MAX && !self.pending.contains_key(&at) {
+        if !self.pending.contains_key(&name) && !self.has_room(name.0) {
             return Err(Errno::NOBUFS);
         }
         let builder = builder(psk).ok_or(Errno::IO)?;
@@ -106,8 +116,22 @@ impl Handshakes {
             },
         };
         let message = write(&mut noise, &offer).ok_or(Errno::IO)?;
-        self.pending.insert(at, Pending { noise, ends });
+        let since = Instant::now();
+        self.pending.insert(name, Pending { noise, ends, since });
         Ok(message)
+    }
+
+    /// Whether an endpoint may begin another. Who wants an association gives it up without a word,
+    /// so those are forgotten that have waited for long.
+    fn has_room(&mut self, id: EndpointId) -> bool {
+        let range = (id, 0, 0)..=(id, u32::MAX, u64::MAX);
+        let count = |pending: &BTreeMap<Name, Pending>| pending.range(range.clone()).count();
+        if count(&self.pending) >= PENDING_PER_ENDPOINT_MAX {
+            self.pending.retain(|name, pending| {
+                name.0 != id || name.2 == 0 || pending.since.elapsed() < ASSOCIATION_PENDING_MAX
+            });
+        }
+        count(&self.pending) < PENDING_PER_ENDPOINT_MAX
     }
 
     /// Answers one that a peer has begun.
@@ -138,19 +162,29 @@ impl Handshakes {
     /// # Errors
     /// `ENOENT` if none was.
     pub fn finish(&mut self, at: At, request: &FinishRequest) -> Result<HandshakeReply, Errno> {
-        let pending = self.pending.get_mut(&at).ok_or(Errno::NOENT)?;
+        let reply = self.finish_as((at.0, at.1, 0), request)?;
+        if reply.verdict == AGREED {
+            self.note(at);
+        }
+        Ok(reply)
+    }
+
+    fn finish_as(&mut self, name: Name, request: &FinishRequest) -> Result<HandshakeReply, Errno> {
+        let pending = self.pending.get_mut(&name).ok_or(Errno::NOENT)?;
         let read = read::<Acceptance>(&mut pending.noise, &request.message);
         let Some(acceptance) = read else {
             return Ok(refusal(Why::Key));
         };
         // It was made by the peer's broker: what it says, it means.
-        let Some(Pending { mut noise, ends }) = self.pending.remove(&at) else {
+        let Some(Pending {
+            mut noise, ends, ..
+        }) = self.pending.remove(&name)
+        else {
             return Err(Errno::NOENT);
         };
         if let Err(why) = check_acceptance(&ends, &acceptance, request.peer_cookie) {
-            return Ok(self.refuse(at, &ends, why));
+            return Ok(self.refuse((name.0, name.1), &ends, why));
         }
-        self.note(at);
         let (send, receive) = noise.dangerously_get_raw_split();
         Ok(agreed(acceptance.cipher, Vec::new(), send, receive))
     }
@@ -207,9 +241,16 @@ impl Handshakes {
 
     /// The connection of a QP has ended.
     pub fn forget(&mut self, at: At) {
-        self.pending.remove(&at);
+        self.pending.remove(&(at.0, at.1, 0));
         self.secured.remove(&at);
         self.told.remove(&at);
+    }
+
+    /// An endpoint has ended.
+    pub fn end(&mut self, id: EndpointId) {
+        self.pending.retain(|name, _| name.0 != id);
+        self.secured.retain(|at| at.0 != id);
+        self.told.retain(|at| at.0 != id);
     }
 
     /// The QPs of an endpoint that have keys, from a number on, as many as fit a page.
@@ -335,6 +376,7 @@ fn agreed(cipher: u8, message: Vec<u8>, send: [u8; 32], receive: [u8; 32]) -> Ha
     }
 }
 
+mod associations;
 pub(crate) mod messages;
 #[cfg(test)]
 mod tests;

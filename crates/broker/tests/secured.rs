@@ -4,7 +4,7 @@ mod common;
 
 use std::os::unix::fs::PermissionsExt;
 
-use causeway_fabric::services::secure::{AnswerRequest, BeginRequest};
+use causeway_fabric::services::secure::{AGREED, AnswerRequest, AssociationRequest, BeginRequest};
 use causeway_fabric::{ConnectRequest, Introduction, WirePref};
 use common::{CONFIG_NAME, Host, Peer};
 use rustix::io::Errno;
@@ -70,4 +70,33 @@ fn nobody_claims_an_address_that_is_not_its_own() {
     own.attachment.report_addresses(&[gid(3)]).unwrap();
     begin(&own, gid(3)).unwrap();
     assert_eq!(claimed(gid(1)), Errno::ADDRNOTAVAIL.raw_os_error());
+}
+
+#[test]
+fn a_program_associates_queue_pairs_and_addresses_of_its_own_alone() {
+    let host = host();
+    let (own, other) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));
+    own.attachment.report_addresses(&[gid(1)]).unwrap();
+    let request = |local_qpn, own_gid| AssociationRequest {
+        local_qpn,
+        own_gid,
+        cookie: COOKIE,
+        remote_qpn: other.qpn(2),
+        remote_gid: THERE,
+        ..AssociationRequest::default()
+    };
+    let ask = |request: &AssociationRequest| own.attachment.associate(request);
+    let begun = ask(&request(own.qpn(1), gid(1))).unwrap();
+    assert!(begun.verdict == AGREED && !begun.message.is_empty());
+    let refused = |request: AssociationRequest| ask(&request).unwrap_err().errno();
+    let foreign_qpn = refused(request(other.qpn(1), gid(1)));
+    assert_eq!(foreign_qpn, Errno::INVAL.raw_os_error());
+    let foreign_gid = refused(request(own.qpn(1), THERE));
+    assert_eq!(foreign_gid, Errno::ADDRNOTAVAIL.raw_os_error());
+    let nothing_begun = AssociationRequest {
+        cookie: COOKIE + 1,
+        finishes: true,
+        ..request(own.qpn(1), gid(1))
+    };
+    assert_eq!(refused(nothing_begun), Errno::NOENT.raw_os_error());
 }

@@ -1,14 +1,14 @@
 //! What arrives at the UDP ports: each datagram and each report is given to the queue pair that it
 //! is for.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use causeway_identity::{QPN_MULTICAST, Slot};
 use causeway_proto::Instant;
 use causeway_proto::trp::reset_for;
 use causeway_shm::Counter;
 use causeway_wire::datagram::{Datagram, is_datagram};
-use causeway_wire::secure::is_handshake;
+use causeway_wire::secure::{is_handshake, is_sealed};
 use causeway_wire::trp::{Reason, destination};
 
 use crate::core::Core;
@@ -40,16 +40,16 @@ pub(crate) fn receive(
         core.hold_receives();
         let (looks, mut held) = (wire.looks, 0);
         let received = wire.look(place, &mut |rank: usize, src, dst, datagram: &[u8]| {
+            let arrival = Arrival {
+                from: src,
+                to: dst,
+                bytes: datagram,
+            };
             if is_datagram(datagram) {
-                let arrival = Arrival {
-                    from: src,
-                    to: dst,
-                    bytes: datagram,
-                };
                 held += receive_datagram(qps, core, &arrival, looks);
                 return;
             }
-            let reply = receive_segment(qps, core, (src, datagram), now, touched);
+            let reply = receive_segment(qps, core, &arrival, (looks, now), (touched, &mut held));
             replies.extend(reply.map(|reply| (rank, src, dst, reply)));
         });
         wire.held += held;
@@ -111,16 +111,17 @@ fn take_reports(
     });
 }
 
-/// Takes a datagram of a connected queue pair's. Returns what is to be sent to where it came from,
-/// and how long that is.
+/// Takes a datagram of a connected queue pair's, or a sealed one. Returns what is to be sent to
+/// where it came from, and how long that is.
 #[inline]
 fn receive_segment(
     qps: &mut QueuePairs,
     core: &mut Core,
-    (from, datagram): (SocketAddr, &[u8]),
-    now: Instant,
-    touched: &mut Vec<u32>,
+    arrival: &Arrival<'_>,
+    (look, now): (u64, Instant),
+    (touched, held): (&mut Vec<u32>, &mut usize),
 ) -> Option<([u8; REPLY_BYTES], usize)> {
+    let (from, datagram) = (arrival.from, arrival.bytes);
     let qpn = destination(datagram)?;
     if let Some(mut entry) = qps.find(qpn)
         && let QpEntry { qp, link, .. } = &mut *entry
@@ -144,6 +145,35 @@ fn receive_segment(
         }
         return None;
     }
+    if is_sealed(datagram) || is_handshake(datagram) {
+        return receive_sealed(qps, core, (qpn, arrival), (look, now), (touched, held));
+    }
+    reset(qps, (qpn, datagram))
+}
+
+/// Takes a sealed datagram of a UD queue pair's, or one of its handshakes'. Returns the same.
+fn receive_sealed(
+    qps: &mut QueuePairs,
+    core: &mut Core,
+    (qpn, arrival): (u32, &Arrival<'_>),
+    (look, now): (u64, Instant),
+    (touched, held): (&mut Vec<u32>, &mut usize),
+) -> Option<([u8; REPLY_BYTES], usize)> {
+    if let Some(mut entry) = qps.find(qpn)
+        && let QpEntry { qp, link, .. } = &mut *entry
+        && let Link::Datagrams(ud) = link
+    {
+        let (more, reply) = ud.deliver_sealed(qp, core, arrival, (look, now));
+        *held += more;
+        touched.push(qpn);
+        let mut bytes = [0; REPLY_BYTES];
+        return reply?.emit(&mut bytes).map(|len| (bytes, len));
+    }
+    reset(qps, (qpn, arrival.bytes))
+}
+
+/// What is said to the sender of a datagram to a queue pair that is not connected, or not any more.
+fn reset(qps: &QueuePairs, (qpn, datagram): (u32, &[u8])) -> Option<([u8; REPLY_BYTES], usize)> {
     // Destroyed in this process, or never heard of: an earlier process's.
     let reason = if qps.was_issued(qpn) {
         Reason::Closed
@@ -171,6 +201,7 @@ fn receive_datagram(
     if let Some(mut entry) = entry
         && let QpEntry { qp, link, .. } = &mut *entry
         && let Link::Datagrams(ud) = link
+        && ud.takes_plain(qp.qpn(), arrival.from)
     {
         return ud.deliver(qp, core, arrival, look);
     }
@@ -204,6 +235,7 @@ impl State {
             if let Some(mut entry) = qps.find(qpn)
                 && let QpEntry { qp, link, .. } = &mut *entry
                 && let Link::Datagrams(ud) = link
+                && ud.takes_plain(qpn, from)
             {
                 let arrival = Arrival {
                     to: Some(group),

@@ -44,6 +44,7 @@ impl Sharing {
                 BrokerRequest::Reclaim => shared.reclaim(),
                 BrokerRequest::Ask(qpn) => shared.ask_about_peer(qpn),
                 BrokerRequest::Secure(qpn) => shared.carry_out_handshake(qpn),
+                BrokerRequest::Associate(qpn) => shared.carry_out_associations(qpn),
             }
         }
         any

@@ -27,6 +27,8 @@ pub(crate) enum BrokerRequest {
     Ask(u32),
     /// The connection of this queue pair is to be secured, and needs a message made or understood.
     Secure(u32),
+    /// The same for associations of this UD queue pair.
+    Associate(u32),
 }
 
 /// The way to the broker thread, and back.

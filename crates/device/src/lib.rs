@@ -12,6 +12,7 @@
 mod addresses;
 mod ah;
 mod arrivals;
+mod associations;
 mod at;
 mod av;
 mod borrowed_payload;

@@ -413,6 +413,7 @@ impl State {
             }
             Link::Datagrams(link) => {
                 link.pump(&mut entry.qp, core, udp, ways, now.get());
+                broker_requests.extend(link.broker_request(qpn));
                 false
             }
             Link::Nowhere(when) => {
@@ -462,7 +463,7 @@ impl State {
                         qp.bind(core).lost();
                     }
                 }
-                Link::Datagrams(ud) => ud.on_timer(),
+                Link::Datagrams(ud) => ud.on_timer(core, now),
                 Link::None => {}
             }
             due.push(qpn);

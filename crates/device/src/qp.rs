@@ -338,8 +338,7 @@ impl Qp {
     /// What is to carry its segments once it is ready to receive.
     fn link_for(&self, attr: &QpAttr, av: Option<&Av>, mask: QpAttrMask) -> Result<Link, Errno> {
         let link = if self.is_datagram() {
-            self.shared().check_plain_wire("UD queue pairs")?;
-            Link::Datagrams(Box::default())
+            Link::Datagrams(Box::new(self.shared().datagram_link(self.qpn)?))
         } else {
             self.connect(attr, av.ok_or(Errno(libc::EINVAL))?, mask)?
         };

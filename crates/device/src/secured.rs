@@ -14,7 +14,7 @@ use crate::qp_entry::Link;
 use crate::shared::Shared;
 
 /// What a reply of the broker's says.
-fn keys_of(reply: &HandshakeReply) -> Result<Keys, Why> {
+pub(crate) fn keys_of(reply: &HandshakeReply) -> Result<Keys, Why> {
     if reply.verdict != AGREED {
         return Err(Why::from_number(reply.verdict).unwrap_or(Why::Unsupported));
     }
@@ -54,20 +54,27 @@ impl Shared {
         })
     }
 
-    /// Refuses what sends plain datagrams to anybody, where that is forbidden.
+    /// Whether the wire to any peer that there may be is to be secured.
     ///
     /// # Errors
-    /// EOPNOTSUPP; as [`Shared::is_wire_secured`].
-    pub fn check_plain_wire(&self, what: &str) -> Result<(), Errno> {
-        let secured = self.ask_for_wire(WireQuery {
+    /// As [`Shared::is_wire_secured`].
+    pub fn may_wire_be_secured(&self) -> Result<bool, Errno> {
+        self.ask_for_wire(WireQuery {
             remote_gid: None,
             any_peer: true,
             wanted: self.wants_secured,
-        })?;
-        if secured {
-            say(&format!(
-                "no {what}: a secured wire is required, and these are not secured in this version"
-            ));
+        })
+    }
+
+    /// Refuses multicast, which sends plain datagrams, where that is forbidden.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP; as [`Shared::is_wire_secured`].
+    pub fn check_multicast(&self) -> Result<(), Errno> {
+        if self.may_wire_be_secured()? {
+            say(
+                "no multicast: a secured wire is required, and this is not secured in this version",
+            );
             return Err(Errno(libc::EOPNOTSUPP));
         }
         Ok(())

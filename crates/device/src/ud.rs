@@ -1,5 +1,7 @@
 //! The datagram wire: messages of UD queue pairs, a datagram each, through the endpoint's port.
 
+mod secured;
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,13 +13,16 @@ use causeway_proto::types::MAX_DATAGRAM;
 use causeway_proto::{BytesMut, Instant};
 use causeway_shm::Counter;
 use causeway_wire::datagram::{Datagram, HEADER_LEN, MAX_PAYLOAD};
+use causeway_wire::secure::{SEALED_HEADER_LEN, TAG_LEN};
 
+use crate::clock::earlier;
 use crate::core::Core;
 use crate::destination::Destination;
 use crate::gid::gid_of;
 use crate::tap::{End, Tap};
 use crate::udp::{BATCH_BYTES, UdpWire};
 use crate::ways::WayReader;
+use secured::Secured;
 
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: Duration = Duration::from_micros(500);
@@ -25,6 +30,8 @@ const RETRY_AFTER: Duration = Duration::from_micros(500);
 const HELD_MOST: usize = 4 << 20;
 /// What a datagram is.
 const WHOLE: usize = HEADER_LEN + MAX_DATAGRAM as usize;
+/// What a sealed one is.
+const WHOLE_SEALED: usize = SEALED_HEADER_LEN + WHOLE + TAG_LEN;
 const _: () = assert!(MAX_DATAGRAM as usize == MAX_PAYLOAD);
 
 /// A UD queue pair's end of the wire.
@@ -39,6 +46,8 @@ pub(crate) struct UdLink {
     held_bytes: usize,
     /// The look at the port that last brought something.
     look: u64,
+    /// Its associations, if its datagrams are to be sealed.
+    secured: Option<Box<Secured>>,
     /// What it is traced by.
     tap: Option<Box<Tap>>,
 }
@@ -72,7 +81,7 @@ pub(crate) struct Arrival<'a> {
 
 impl UdLink {
     pub fn deadline(&self) -> Option<Instant> {
-        self.retry_at
+        earlier(self.retry_at, self.handshake_deadline())
     }
 
     /// Records what is sent and received, or no longer.
@@ -98,8 +107,9 @@ impl UdLink {
     }
 
     /// It is time to try again.
-    pub fn on_timer(&mut self) {
+    pub fn on_timer(&mut self, core: &Core, now: Instant) {
         self.retry_at = None;
+        self.repeat_handshakes(core, now);
     }
 
     /// How many datagrams wait for receives.
@@ -122,8 +132,11 @@ impl UdLink {
         let (mut end, mut count) = (0, 0);
         let mut batch: Option<Batch> = None;
         self.send_unsent(wire);
-        while self.unsent.is_empty() {
-            let mut room = BytesMut::from(&mut wire.buffer[end + HEADER_LEN..end + WHOLE]);
+        self.go_on_with_handshakes(wire, core, rank);
+        let (before, behind) = self.overhead();
+        while self.unsent.is_empty() && !self.is_full() {
+            let at = end + before;
+            let mut room = BytesMut::from(&mut wire.buffer[at + HEADER_LEN..at + WHOLE]);
             let Some(out) = qp.next_datagram(&mut room, core) else {
                 break;
             };
@@ -134,9 +147,18 @@ impl UdLink {
                 core.stats.add(Counter::Drops, 1);
                 continue;
             };
-            wire.buffer[end..end + HEADER_LEN].copy_from_slice(&header);
-            let next = Batch::to(way, out.qpn, HEADER_LEN + out.len, rank);
-            let joins = count < most && end + 2 * WHOLE <= BATCH_BYTES;
+            wire.buffer[at..at + HEADER_LEN].copy_from_slice(&header);
+            let len = before + HEADER_LEN + out.len + behind;
+            let next = Batch::to(way, out.qpn, len, rank);
+            if !self.seal(
+                &mut wire.buffer[end..end + len],
+                (&next, out.qpn),
+                core,
+                now,
+            ) {
+                continue;
+            }
+            let joins = count < most && end + len + WHOLE_SEALED <= BATCH_BYTES;
             if let Some(ready) = batch.take_if(|batch| !joins || !batch.takes(&next)) {
                 self.send(ready, wire, end, core);
                 wire.buffer.copy_within(end..end + next.segment, 0);
@@ -163,10 +185,24 @@ impl UdLink {
         arrival: &Arrival<'_>,
         look: u64,
     ) -> usize {
+        self.record_arrival(arrival);
+        self.hand_over(qp, core, arrival, look)
+    }
+
+    fn record_arrival(&self, arrival: &Arrival<'_>) {
         if let Some(to) = arrival.to {
             let from = (arrival.from.ip(), arrival.from.port());
             self.record(false, to, from, arrival.bytes);
         }
+    }
+
+    fn hand_over(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        arrival: &Arrival<'_>,
+        look: u64,
+    ) -> usize {
         let waits = self.holds() > 0;
         let fate = if waits {
             Fate::NoReceive

@@ -14,8 +14,8 @@ use crate::limits::ATTACH_ATTEMPTS;
 use crate::runtime::Address;
 use crate::services::BrokerStub;
 use crate::services::secure::{
-    AGREED, AnswerRequest, BeginRequest, FinishRequest, HandshakeReply, Sealed, WireQuery,
-    WireReply,
+    AGREED, AnswerRequest, AssociationRequest, BeginRequest, FinishRequest, HandshakeReply, Sealed,
+    WireQuery, WireReply,
 };
 
 /// Setting by which a program's user asks for a secured wire.
@@ -141,6 +141,22 @@ impl Attachment {
         if reply.verdict == AGREED {
             state.connections.note_secured(request.local_qpn);
         }
+        Ok(reply)
+    }
+}
+
+impl Attachment {
+    /// Has the broker make or understand a message between two UD QPs.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EINVAL` if the QP is not the caller's, `ENOKEY` without a key,
+    /// `EADDRNOTAVAIL` if it does not have the address, `ENOENT` if nothing was begun that the
+    /// message could answer. That a message is not believed is in the reply.
+    pub fn associate(&self, request: &AssociationRequest) -> Result<HandshakeReply> {
+        let mut state = self.lock()?;
+        let (reply, _) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).associate(request, &[])
+        })?;
         Ok(reply)
     }
 }

@@ -8,6 +8,7 @@
 //!   transport, and `iwarp`, the transport of reliable and unreliable connections;
 //! - `datagram`: what a UD queue pair sends and takes, before which [`grh`] stands in a receive
 //!   buffer;
+//! - [`association`]: what seals those, where the wire is to be secured;
 //! - [`trp`]: the reliability protocol under them when the path is lossy;
 //! - [`express`]: the short way over it, of a message that is sent as it is posted;
 //! - [`ring`]: what carries them through memory that both sides share;
@@ -15,6 +16,7 @@
 //! - [`cm`]: how two programs agree on a connection;
 //! - [`pace`]: how much may be sent when, where a limit is set.
 
+pub mod association;
 pub mod bytes;
 pub mod cm;
 mod datagram;

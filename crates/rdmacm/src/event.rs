@@ -293,7 +293,7 @@ unsafe fn happened(id: *mut RdmaCmId, event: cm::Event) -> Details {
                 let errno = match why {
                     Why::Key | Why::Binding => libc::EKEYREJECTED,
                     Why::Plain => libc::ENOKEY,
-                    Why::NotSecured | Why::Unsupported => libc::EPROTONOSUPPORT,
+                    Why::NotSecured | Why::Unsupported | Why::Forgotten => libc::EPROTONOSUPPORT,
                 };
                 Details::plain(id, UNREACHABLE, -errno)
             }

@@ -35,6 +35,7 @@ fn write_secure_seeds() {
     let mut sealed = [0; 64];
     let header = SealedHeader {
         phase: 0,
+        src_index: 0,
         dst_qpn: 1,
         cookie: 0xA,
         number: 7,

@@ -4,7 +4,7 @@
 //! made for each other, or says why there will be none. A *sealed* datagram carries one of TRP's,
 //! encrypted. Both begin with the bytes that name the connection, as all datagrams do.
 
-use causeway_identity::QPN_MASK;
+use causeway_identity::{QPN_MASK, QPS_PER_SLOT};
 
 use crate::cm;
 use crate::codec::{get, put, take};
@@ -35,6 +35,9 @@ pub const HANDSHAKE_MAX: usize = HANDSHAKE_HEADER_LEN + COOKIE_LEN + MESSAGE_MAX
 pub struct SealedHeader {
     /// Phase of the key, modulo 256.
     pub phase: u8,
+    /// Of a UD queue pair's datagram, the sending queue pair's place in its slot: the low
+    /// 12 bits of its number. 0 in TRP's.
+    pub src_index: u16,
     /// Queue pair addressed.
     pub dst_qpn: u32,
     /// The receiver's cookie.
@@ -88,16 +91,19 @@ pub enum Why {
     NotSecured = 4,
     /// This side is to be secured, and the peer's request was not.
     Plain = 5,
+    /// A UD queue pair's datagram was sealed by keys that this side does not have, or no longer.
+    Forgotten = 6,
 }
 
 impl Why {
     /// All of them.
-    pub const ALL: [Why; 5] = [
+    pub const ALL: [Why; 6] = [
         Why::Key,
         Why::Binding,
         Why::Unsupported,
         Why::NotSecured,
         Why::Plain,
+        Why::Forgotten,
     ];
 
     /// The reason with a number.
@@ -116,6 +122,7 @@ impl core::fmt::Display for Why {
             Why::Unsupported => "the peer supports none of this side's ciphers",
             Why::NotSecured => "the peer's wire is not secured, and this side requires it",
             Why::Plain => "the peer requires a secured wire",
+            Why::Forgotten => "the peer has forgotten the keys",
         })
     }
 }
@@ -173,11 +180,13 @@ impl SealedHeader {
         if !is_sealed(head) {
             return Err(ParseError::Opcode);
         }
-        if head[2..4] != [0, 0] {
+        let src_index = u16::from_be_bytes(get::<2, 2, SEALED_HEADER_LEN>(head));
+        if u32::from(src_index) >= QPS_PER_SLOT {
             return Err(ParseError::Field);
         }
         Ok(SealedHeader {
             phase: head[1],
+            src_index,
             dst_qpn: qpn(get::<4, 4, SEALED_HEADER_LEN>(head))?,
             cookie: u64::from_be_bytes(get::<8, 8, SEALED_HEADER_LEN>(head)),
             number: u64::from_be_bytes(get::<16, 8, SEALED_HEADER_LEN>(head)),
@@ -187,8 +196,9 @@ impl SealedHeader {
     /// Writes it.
     #[inline]
     pub fn emit(&self, head: &mut [u8; SEALED_HEADER_LEN]) {
-        let first = [VERSION << 4 | OPCODE_SEALED, self.phase, 0, 0];
-        put::<0, 4, SEALED_HEADER_LEN>(head, first);
+        let first = [VERSION << 4 | OPCODE_SEALED, self.phase];
+        put::<0, 2, SEALED_HEADER_LEN>(head, first);
+        put::<2, 2, SEALED_HEADER_LEN>(head, self.src_index.to_be_bytes());
         put::<4, 4, SEALED_HEADER_LEN>(head, (self.dst_qpn & QPN_MASK).to_be_bytes());
         put::<8, 8, SEALED_HEADER_LEN>(head, self.cookie.to_be_bytes());
         put::<16, 8, SEALED_HEADER_LEN>(head, self.number.to_be_bytes());
@@ -501,6 +511,7 @@ mod tests {
     fn a_sealed_datagram_names_connection_and_number() {
         let header = SealedHeader {
             phase: 255,
+            src_index: 0xFFF,
             dst_qpn: 0x12_3456,
             cookie: 0x0102_0304_0506_0708,
             number: u64::MAX,
@@ -512,9 +523,9 @@ mod tests {
         assert_eq!(names(&datagram).unwrap().receiver, header.cookie);
         let short = SealedHeader::parse(&datagram[..OVERHEAD - 1]);
         assert_eq!(short, Err(ParseError::Truncated));
-        for reserved in 2..5 {
+        for (reserved, value) in [(2, 0x10), (2, 0x80), (4, 1)] {
             let mut wrong = datagram;
-            wrong[reserved] = 1;
+            wrong[reserved] = value;
             assert_eq!(SealedHeader::parse(&wrong), Err(ParseError::Field));
         }
     }

@@ -92,6 +92,7 @@ fn secured() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut head = [0; SEALED_HEADER_LEN];
     let header = SealedHeader {
         phase: 3,
+        src_index: 0x2,
         dst_qpn: 0x1001,
         cookie: 0x1122_3344_5566_7788,
         number: 1 << 40,

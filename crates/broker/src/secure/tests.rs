@@ -1,5 +1,7 @@
 //! Handshakes between two brokers.
 
+use causeway_fabric::services::secure::AssociationRequest;
+
 use super::*;
 
 const A: At = (1, 0x1001);
@@ -177,4 +179,82 @@ fn one_endpoint_keeps_no_other_from_beginning() {
     begin(&mut broker, (2, 1)).unwrap();
     broker.forget((1, 7));
     begin(&mut broker, (1, last + 1)).unwrap();
+}
+
+/// What a UD queue pair asks its broker for.
+fn association(own: At, peer: At, cookie: u64) -> AssociationRequest {
+    AssociationRequest {
+        local_qpn: own.1,
+        own_gid: [own.0 as u8; 16],
+        cookie,
+        remote_qpn: peer.1,
+        remote_gid: [peer.0 as u8; 16],
+        ..AssociationRequest::default()
+    }
+}
+
+fn associate_as(
+    broker: &mut Handshakes,
+    (own, peer): (At, At),
+    request: &AssociationRequest,
+) -> Result<HandshakeReply, Errno> {
+    let mut ends = ends(own, peer);
+    ends.own.cookie = request.cookie;
+    broker.associate(own, ends, request, &keys(&[1]))
+}
+
+#[test]
+fn a_queue_pair_has_many_associations_at_once() {
+    let mut brokers = [Handshakes::default(), Handshakes::default()];
+    let peers: Vec<At> = (0..16).map(|n| (2, 0x2002 + n)).collect();
+    let mut begun = Vec::new();
+    for (n, peer) in peers.iter().enumerate() {
+        let request = association(A, *peer, n as u64 + 1);
+        let reply = associate_as(&mut brokers[0], (A, *peer), &request).unwrap();
+        begun.push(reply.message);
+    }
+    for (n, (peer, message)) in peers.iter().zip(begun).enumerate() {
+        let answering = AssociationRequest {
+            peer_cookie: n as u64 + 1,
+            message,
+            ..association(*peer, A, 77)
+        };
+        let answered = associate_as(&mut brokers[1], (*peer, A), &answering).unwrap();
+        assert_eq!(answered.verdict, AGREED);
+        let finishing = |cookie| AssociationRequest {
+            peer_cookie: 77,
+            finishes: true,
+            message: answered.message.clone(),
+            ..association(A, *peer, cookie)
+        };
+        let other = associate_as(&mut brokers[0], (A, *peer), &finishing(n as u64 + 2));
+        let refused = other.map(|reply| reply.verdict);
+        assert!(refused == Ok(Why::Key as u8) || refused == Err(Errno::NOENT));
+        let own = finishing(n as u64 + 1);
+        let finished = associate_as(&mut brokers[0], (A, *peer), &own).unwrap();
+        assert_eq!(finished.send, answered.receive);
+        assert_eq!(finished.receive, answered.send);
+        let again = associate_as(&mut brokers[0], (A, *peer), &own);
+        assert_eq!(again, Err(Errno::NOENT));
+    }
+}
+
+#[test]
+fn associations_of_an_endpoint_that_has_ended_are_forgotten() {
+    let mut broker = Handshakes::default();
+    for cookie in 1..=PENDING_PER_ENDPOINT_MAX as u64 {
+        associate_as(&mut broker, (A, B), &association(A, B, cookie)).unwrap();
+    }
+    let more = association(A, B, u64::MAX);
+    let refused = associate_as(&mut broker, (A, B), &more);
+    assert_eq!(refused, Err(Errno::NOBUFS));
+    associate_as(&mut broker, (B, A), &association(B, A, 1)).unwrap();
+    broker.end(A.0);
+    associate_as(&mut broker, (A, B), &more).unwrap();
+    let finishing = AssociationRequest {
+        finishes: true,
+        ..association(B, A, 1)
+    };
+    let kept = associate_as(&mut broker, (B, A), &finishing).unwrap();
+    assert_eq!(kept.verdict, Why::Key as u8, "that of another endpoint");
 }

@@ -339,6 +339,10 @@ impl BrokerService for Turn<'_> {
         unknown()
     }
 
+    fn associate(&mut self, _: AssociationRequest, _: Vec<OwnedFd>) -> Outcome<HandshakeReply> {
+        unknown()
+    }
+
     fn restore_secured(&mut self, _: PeerRequest, _: Vec<OwnedFd>) -> Outcome<()> {
         unknown()
     }

@@ -119,6 +119,7 @@ fn secure_bodies(bytes: &[u8]) {
     one_body::<secure::HandshakeReply>(bytes);
     one_body::<secure::SecuredRequest>(bytes);
     one_body::<secure::SecuredReply>(bytes);
+    one_body::<secure::AssociationRequest>(bytes);
     one_body::<secure::Sealed>(bytes);
     one_body::<secure::Offer>(bytes);
     one_body::<secure::Acceptance>(bytes);

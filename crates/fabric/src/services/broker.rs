@@ -1,8 +1,8 @@
 //! The endpoints' service: what the RDMA device needs of the broker.
 
 use super::secure::{
-    AnswerRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply, Sealed, SecuredReply,
-    SecuredRequest, WireQuery, WireReply,
+    AnswerRequest, AssociationRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply,
+    Sealed, SecuredReply, SecuredRequest, WireQuery, WireReply,
 };
 use crate::remoting::{Malformed, byte_enum, message, service};
 
@@ -548,6 +548,8 @@ service! {
         31 => trace(TraceRequest; fds 1..=2) -> TraceReply;
         /// Grants the ring of the trace that the caller has been told of.
         32 => trace_ring((); fds 0..=0) -> TraceRingReply;
+        /// Makes or understands a message between two UD QPs.
+        33 => associate(AssociationRequest; fds 0..=0) -> HandshakeReply;
     }
 }
 

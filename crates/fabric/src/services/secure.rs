@@ -106,6 +106,26 @@ message! {
         receive: SecretBytes,
     }
 
+    /// Asks for a step of a handshake between two UD QPs.
+    pub struct AssociationRequest {
+        /// QP of the caller.
+        local_qpn: u32,
+        /// The address that it sends from.
+        own_gid: [u8; 16],
+        /// The caller's cookie, which names the association.
+        cookie: u64,
+        /// The other QP.
+        remote_qpn: u32,
+        /// Its address.
+        remote_gid: [u8; 16],
+        /// Its cookie, as the datagram had it; 0 begins a handshake.
+        peer_cookie: u64,
+        /// Whether `message` answers what the caller has begun.
+        finishes: bool,
+        /// The peer's message; empty to begin.
+        message: Vec<u8>,
+    }
+
     /// A message of the connection manager's, or the datagram that it is sealed in.
     pub struct Sealed {
         /// All of it.

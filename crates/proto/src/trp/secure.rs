@@ -247,6 +247,9 @@ impl Connection {
             return Err(self.on_plain(datagram));
         }
         let header = SealedHeader::parse(datagram).map_err(DropReason::Malformed)?;
+        if header.src_index != 0 {
+            return Err(DropReason::Malformed(ParseError::Field));
+        }
         if header.dst_qpn != self.config.local_qpn {
             return Err(DropReason::QueuePair);
         }
@@ -451,6 +454,7 @@ impl Connection {
             |head, Stamp { number, phase }| {
                 let header = SealedHeader {
                     phase,
+                    src_index: 0,
                     dst_qpn,
                     cookie,
                     number,
