@@ -16,6 +16,7 @@ pub const STORES: u8 = 32;
 /// Trapped loads of a page after which it is made readable.
 pub const LOADS: u8 = 8;
 /// A store this near to the beginning of a page goes on from the page before.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const ASCENT: usize = 64;
 /// Pages that are fetched in one go at most: 1 MiB.
 pub(crate) const FETCHED: usize = 256;
@@ -32,11 +33,14 @@ pub const RUNS: usize = 16;
 /// Bytes that are compared, or moved by a string instruction, in one go.
 pub(crate) const CHUNK: usize = 64 << 10;
 /// Bytes that a string instruction moves in one trap, about; signals wait meanwhile.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const STRING: usize = 1 << 20;
 /// Bytes of a chunk where both ends lie in windows: it lies on the handler's stack, which may be
 /// small.
 pub(crate) const SMALL_CHUNK: usize = 256;
 /// Bytes of the longest access of one instruction that is emulated: a register of AVX-512.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const WIDEST: usize = 64;
 /// Bytes of the longest instruction (Intel SDM, volume 2, 2.3.11).
+#[cfg(target_arch = "x86_64")]
 pub(crate) const INSTRUCTION: usize = 15;

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use crate::backing::Backing;
 use crate::difference;
-use crate::limits::{ASCENT, CHUNK, FETCHED, GROUPS, KEPT, LOADS, PAGE, RUNS, STORES};
+#[cfg(target_arch = "x86_64")]
+use crate::limits::{ASCENT, LOADS, STORES};
+use crate::limits::{CHUNK, FETCHED, GROUPS, KEPT, PAGE, RUNS};
 use crate::memory::Protection;
 
 /// Bits of a page's words.
@@ -26,8 +28,10 @@ pub(crate) enum Access {
 pub(crate) struct Pages {
     access: Vec<u8>,
     /// The interval, from one sync point to the next, of which the counts are.
+    #[cfg(target_arch = "x86_64")]
     interval: Vec<u32>,
     stores: Vec<u8>,
+    #[cfg(target_arch = "x86_64")]
     loads: Vec<u8>,
     /// Which words of 8 bytes were stored to, since the count of stores began.
     words: Vec<u64>,
@@ -50,8 +54,10 @@ impl Pages {
     pub(crate) fn new(count: usize) -> Pages {
         Pages {
             access: vec![Access::Closed as u8; count],
+            #[cfg(target_arch = "x86_64")]
             interval: vec![0; count],
             stores: vec![0; count],
+            #[cfg(target_arch = "x86_64")]
             loads: vec![0; count],
             words: vec![0; count * WORDS],
             now: 1,
@@ -132,6 +138,7 @@ impl Pages {
     }
 
     /// Begins to count anew if a sync point lies between.
+    #[cfg(target_arch = "x86_64")]
     fn begin(&mut self, page: usize) {
         if self.interval[page] != self.now {
             self.interval[page] = self.now;
@@ -148,6 +155,7 @@ impl Pages {
     /// Counts a trapped store; whether the page is to be opened instead. A program that stores to
     /// the same word again has waited for something: it may be that the owner has changed the word
     /// meanwhile. So the count begins anew, and the store stays exact.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn count_store(&mut self, at: usize) -> bool {
         let (page, word) = (at / PAGE, at % PAGE / 8);
         self.begin(page);
@@ -161,6 +169,7 @@ impl Pages {
     }
 
     /// Counts a trapped load; whether the page is to be made readable instead.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn count_load(&mut self, at: usize) -> bool {
         let page = at / PAGE;
         self.begin(page);
@@ -169,6 +178,7 @@ impl Pages {
     }
 
     /// Whether an access goes on from the page before, which the program may access already.
+    #[cfg(target_arch = "x86_64")]
     fn ascends(&self, at: usize, access: Access) -> bool {
         let page = at / PAGE;
         at % PAGE < ASCENT && page > 0 && self.access(page - 1) == access
