@@ -39,16 +39,17 @@ def listens(namespace):
     return PORT in said
 
 
-def talk(engine, program, server, client, *options):
+def talk(engine, program, server, client, *options, **more):
     """A problem, unless a program's two sides, each in a container in a network namespace, end
-    well."""
+    well; `more` is for `Engine.run`."""
     options = ["-e", "LC_ALL=C.UTF-8", *options]
     networks = [f"ns:/run/netns/{host.netns}" for host in (server, client)]
-    first = engine.popen(*engine.run(*program, network=networks[0], options=options))
+    first = engine.popen(*engine.run(*program, network=networks[0], options=options, **more))
     until = time.monotonic() + SECONDS
     while not listens(server.netns) and first.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
-    outcome = engine(*engine.run(*program, server.address, network=networks[1], options=options))
+    outcome = engine(*engine.run(*program, server.address, network=networks[1], options=options,
+                                 **more))
     try:
         text, _ = first.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
