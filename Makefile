@@ -57,9 +57,11 @@ kube: ## Build the program for containers and Kubernetes: causeway-kube
 	@mkdir -p $(BUILD)/bin
 	install -m 755 $(built)causeway-kube $(BUILD)/bin/
 
+# What builds it, and on what.
+ENGINE ?= podman
 IMAGE_BASE ?= docker.io/library/debian:12-slim
 image: all kube ## Build the container image `causeway`, by podman
-	podman build -t causeway --build-arg BASE=$(IMAGE_BASE) \
+	$(ENGINE) build -t causeway --build-arg BASE=$(IMAGE_BASE) \
 		-f packaging/container/Dockerfile $(BUILD)
 
 setup: ## Install the Debian packages that building and testing need (only what is missing)

@@ -44,5 +44,8 @@ def read_only_root(causeway, check):
     done = run(CAUSEWAY, "doctor", env=told)
     check("a read-only root: doctor", done.returncode == 0 and "FAIL" not in done.stdout, done)
     done = run(CAUSEWAY, "run", "--", "true", env={"CAUSEWAY_RUNTIME_DIR": "/run/absent"})
+    seen = run(CAUSEWAY, "doctor", env={"CAUSEWAY_RUNTIME_DIR": "/run/absent"})
+    check("a read-only root without a place: doctor", seen.returncode == 1 and
+          "in a container --tmpfs /run, " in seen.stdout, seen)
     check("a read-only root without a place: run says which", done.returncode == 125 and
           "/run/absent" in done.stderr and "Read-only" in done.stderr, done)

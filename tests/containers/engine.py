@@ -19,9 +19,11 @@ DEVICE = "causeway.dev/rdma=all"
 class Engine:
     """An engine of root, or of another user."""
 
-    def __init__(self, folder, user=None):
+    def __init__(self, folder, user=None, driver="vfs"):
         self.folder = folder
         self.user = user
+        # "vfs" works on every file system, and copies the whole image for each container.
+        self.driver = driver
         self.conf = os.path.join(folder, "containers.conf")
         for name in ("storage", "state", "home", "run"):
             os.mkdir(os.path.join(folder, name), 0o700)
@@ -35,7 +37,11 @@ class Engine:
     def command(self, *args):
         """A command line of podman's."""
         argv = ["podman", "--root", f"{self.folder}/storage", "--runroot", f"{self.folder}/state",
-                "--storage-driver", "vfs", "--runtime", "runc", *args]
+                "--storage-driver", self.driver, "--runtime", "runc"]
+        if self.user:
+            # Where /etc/subuid names no more, a user's files have one owner.
+            argv += ["--storage-opt", f"{self.driver}.ignore_chown_errors=true"]
+        argv += args
         if self.user:
             argv = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups",
                     *argv]
@@ -74,10 +80,10 @@ class Engine:
         if status:
             raise OSError(f"podman import: {text}")
 
-    def run(self, *argv, options=(), network="none", device=DEVICE):
-        """A command line that runs a command in a container of the image."""
+    def run(self, *argv, options=(), network="none", device=DEVICE, image=IMAGE):
+        """A command line that runs a command in a container of an image."""
         device = ["--device", device] if device else []
-        return ("run", "--rm", "--network", network, *device, *options, IMAGE, *argv)
+        return ("run", "--rm", "--network", network, *device, *options, image, *argv)
 
     def end(self):
         """Ends every container."""
@@ -85,6 +91,6 @@ class Engine:
         if self.user:
             # What it stored belongs to its users.
             self("unshare", "rm", "-rf", f"{self.folder}/storage")
-        subprocess.run(["umount", "-l", f"{self.folder}/storage/vfs"], check=False,
+        subprocess.run(["umount", "-l", f"{self.folder}/storage/{self.driver}"], check=False,
                        stderr=subprocess.DEVNULL)
         shutil.rmtree(self.folder, ignore_errors=True)

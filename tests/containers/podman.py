@@ -20,6 +20,9 @@ FILES = ["sh", "-c", "ls /sys/class/infiniband /dev/infiniband && "
          "cat /sys/class/infiniband/cway0/ports/1/state"]
 OTHERS = ["sh", "-c", "ls /sys/class/net/lo/ && ls -d /dev/shm && : > /dev/null && "
           "cat /sys/class/mem/null/dev && ls /sys/devices/virtual/mem"]
+DOCTOR = ["/opt/causeway/bin/causeway", "doctor"]
+# What the engine's own seccomp policy and sizes take away.
+ADVICE = ("--device /dev/userfaultfd", "--cap-add SYS_NICE", "--shm-size 1g", " 0 failures")
 # Ours before the image's, also when its cache has been made anew.
 AGAIN = ["sh", "-c", "ldconfig && ldconfig -p && ibv_devinfo"]
 FIRST = re.compile(r"^\s*libibverbs\.so\.1 .*=> /opt/causeway/lib/libibverbs\.so\.1", re.MULTILINE)
@@ -39,16 +42,17 @@ def listens(namespace):
     return PORT in said
 
 
-def talk(engine, program, server, client, *options):
+def talk(engine, program, server, client, *options, **more):
     """A problem, unless a program's two sides, each in a container in a network namespace, end
-    well."""
+    well; `more` is for `Engine.run`."""
     options = ["-e", "LC_ALL=C.UTF-8", *options]
     networks = [f"ns:/run/netns/{host.netns}" for host in (server, client)]
-    first = engine.popen(*engine.run(*program, network=networks[0], options=options))
+    first = engine.popen(*engine.run(*program, network=networks[0], options=options, **more))
     until = time.monotonic() + SECONDS
     while not listens(server.netns) and first.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
-    outcome = engine(*engine.run(*program, server.address, network=networks[1], options=options))
+    outcome = engine(*engine.run(*program, server.address, network=networks[1], options=options,
+                                 **more))
     try:
         text, _ = first.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -76,6 +80,7 @@ def own_broker(check, engine, node, who):
           expect(engine(*run("env", "-i", "/bin/ibv_devices")), "cway0"))
     check(f"{who}: what else there is",
           expect(engine(*run(*OTHERS)), "mtu", "/dev/shm", "1:3", "null"))
+    check(f"{who}: doctor", expect(engine(*run(*DOCTOR)), *ADVICE))
     status, text = engine(*run(*AGAIN))
     check(f"{who}: ldconfig in the container",
           expect((status, text), "cway0") or (None if FIRST.search(text) else text[-700:]))

@@ -84,8 +84,10 @@ def document_stages():
 
 
 def package_stages():
-    """Those of packages and kernels that run when they are asked for."""
+    """Those of packages, images and kernels that run when they are asked for."""
     return [
+        Stage("image", "the container image: built, and two containers of it",
+              ["tests/containers/run", "--image"], seconds=1500, asked=True),
         Stage("deb-trixie", "the same on Debian 13", ["tests/deb/run", "--suite", "trixie"],
               seconds=900, asked=True),
         Stage("deb-again", "the Debian packages are built twice from source, and compared",

@@ -90,6 +90,14 @@ def off():
             assert done.returncode and at in done.stderr, done
 
 
+def promtool(text):
+    """Prometheus' own tool finds nothing wrong with a page."""
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS,
+                          check=False)
+    assert done.returncode == 0 and not done.stdout, f"{done.returncode}: {done.stdout}"
+
+
 def checked():
     """promtool finds nothing, with traffic on both wires."""
     port = free_port()
@@ -97,10 +105,7 @@ def checked():
         for wire in ("shm", "udp"):
             perftest.run(world, wire, "ib_write_bw", SIZE, MESSAGES)
         _, text = page(port)
-        done = subprocess.run(["promtool", "check", "metrics"], input=text, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS,
-                              check=False)
-        assert done.returncode == 0 and not done.stdout, f"{done.returncode}: {done.stdout}"
+        promtool(text)
         for path, method, status in (("/", "GET", 404), ("/metrics", "POST", 405),
                                      ("/metrics?a=b", "GET", 200)):
             assert page(port, path, method)[0] == status, (path, method)
@@ -157,6 +162,37 @@ def queue_pairs():
         assert of_tenant(found, "endpoints") >= 1, "the daemon's own endpoint"
 
 
+def of_processes(port):
+    """What single processes have sent, by their ids."""
+    return {int(dict(labels)["pid"]): value for (name, labels), value in samples(port).items()
+            if name == "causeway_process_sent_bytes_total"}
+
+
+def processes():
+    """Those that have moved most by themselves, as many as were asked for."""
+    ports = {most: free_port() for most in (0, 1, 16)}
+    with one_host() as world, contextlib.ExitStack() as stack:
+        for most, port in ports.items():
+            stack.enter_context(daemon(world.server, "--metrics", f"127.0.0.1:{port}",
+                                       "--metrics-processes", str(most)))
+        sides = [*busy(world.server, "shm")]
+        try:
+            pids = {process.pid for process in sides}
+            until("both are shown", lambda: pids <= set(of_processes(ports[16])))
+            client = sides[1].pid
+            until("the client's bytes", lambda: of_processes(ports[16])[client] > SIZE * MESSAGES)
+            assert set(of_processes(ports[1])) == {client}, "others than the busiest"
+            assert not any("process_" in name for name, _ in samples(ports[0])), "by default"
+            promtool(page(ports[16])[1])
+            labels = {"pid": str(client), "uid": "0", "command": "ib_write_bw"}
+            assert of_tenant(samples(ports[1]), "process_queue_pairs", **labels) == 1
+        finally:
+            for process in sides:
+                process.kill()
+                process.wait()
+        until("they are gone", lambda: not pids & set(of_processes(ports[16])))
+
+
 def scraped():
     """Prometheus scrapes, and knows what was moved."""
     port, own = free_port(), free_port()
@@ -196,4 +232,4 @@ def scraped():
 
 TESTS = [("metrics: off unless asked for", off), ("metrics: promtool", checked),
          ("metrics: traffic", traffic), ("metrics: queue pairs", queue_pairs),
-         ("metrics: Prometheus", scraped)]
+         ("metrics: processes", processes), ("metrics: Prometheus", scraped)]

@@ -43,6 +43,12 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
 
+    /// Serve counters of single processes, too: of that many that have moved most. Each makes
+    /// labels of its own, which Prometheus keeps
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "metrics",
+          value_parser = clap::value_parser!(u16).range(..=i64::from(PROCESSES_MAX)))]
+    pub metrics_processes: u16,
+
     /// Process of the broker that has started it: it ends with that, and gives up capabilities
     #[arg(long, hide = true)]
     pub of_broker: Option<i32>,
@@ -51,6 +57,9 @@ pub struct Options {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log: tracing::Level,
 }
+
+/// Most processes whose counters are served: some thousand samples.
+const PROCESSES_MAX: u16 = 256;
 
 fn everywhere() -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, NODE_PORT).into()

@@ -36,7 +36,7 @@ pub fn run(options: &Options) -> Result<Infallible, Failure> {
     let node = shared.own.node();
     tracing::info!(node, address = %options.listen, broker = %shared.broker, "ready");
     if let Some(at) = options.metrics {
-        metrics::serve(at, options.broker())?;
+        metrics::serve(at, options.broker(), options.metrics_processes)?;
     }
     probe::begin(&shared);
     relay::begin(&shared);

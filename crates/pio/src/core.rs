@@ -20,6 +20,7 @@ use crate::registers::Registers;
 static ONES: [u8; PAGE] = [ABORTED; PAGE];
 
 /// What became of a trapped load or store.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trapped {
     /// It was carried out.
@@ -61,6 +62,7 @@ impl Core {
     }
 
     /// The offset of `len` bytes at an address, if all of them are the window's.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<usize> {
         self.backing.offset(addr, len)
     }
@@ -90,6 +92,7 @@ impl Core {
     }
 
     /// A trapped store, of which byte `at` of the window was not accessible.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn trapped_store(&self, at: usize, to: usize, bytes: &[u8]) -> Trapped {
         if self.is_parents() {
             return Trapped::Done;
@@ -105,6 +108,7 @@ impl Core {
     }
 
     /// A trapped load.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn trapped_load(&self, at: usize, from: usize, into: &mut [u8]) -> Trapped {
         if self.is_parents() {
             into.fill(ABORTED);

@@ -45,11 +45,6 @@
 //! A child made by fork(2) has the windows at their addresses, but they are lost to it: its stores
 //! vanish and its loads give ones. The parent's go on.
 
-#![cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "what serves a trap has no caller without traps")
-)]
-
 mod backing;
 mod clock;
 mod copies;

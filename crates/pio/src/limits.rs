@@ -16,6 +16,7 @@ pub const STORES: u8 = 32;
 /// Trapped loads of a page after which it is made readable.
 pub const LOADS: u8 = 8;
 /// A store this near to the beginning of a page goes on from the page before.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const ASCENT: usize = 64;
 /// Pages that are fetched in one go at most: 1 MiB.
 pub(crate) const FETCHED: usize = 256;
@@ -32,26 +33,36 @@ pub const RUNS: usize = 16;
 /// Bytes that are compared, or moved by a string instruction, in one go.
 pub(crate) const CHUNK: usize = 64 << 10;
 /// Bytes that a string instruction moves in one trap, about; signals wait meanwhile.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const STRING: usize = 1 << 20;
 /// Instructions that are interpreted in one trap at most; signals wait meanwhile.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const INTERPRETED: usize = 1 << 16;
 /// Instructions between two stores to the window, after which interpreting ends.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const IDLE: usize = 128;
 /// Instructions of a loop that are kept decoded.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const STEPS: usize = 64;
 /// Bytes from which on stores that were gathered are posted.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const GATHERED: usize = 16 << 10;
 /// Pages of code that a loop may lie in.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const CODE: usize = 2;
 /// Instructions whose traps are remembered, to find loops.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const LOOPS: usize = 32;
 /// Attempts to interpret from an instruction that led to no second store, after which it is left
 /// to traps.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const ATTEMPTS: u8 = 3;
 /// Bytes of a chunk where both ends lie in windows: it lies on the handler's stack, which may be
 /// small.
 pub(crate) const SMALL_CHUNK: usize = 256;
 /// Bytes of the longest access of one instruction that is emulated: a register of AVX-512.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const WIDEST: usize = 64;
 /// Bytes of the longest instruction (Intel SDM, volume 2, 2.3.11).
+#[cfg(target_arch = "x86_64")]
 pub(crate) const INSTRUCTION: usize = 15;

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use crate::backing::Backing;
 use crate::difference;
-use crate::limits::{ASCENT, CHUNK, FETCHED, GROUPS, KEPT, LOADS, PAGE, RUNS, STORES};
+#[cfg(target_arch = "x86_64")]
+use crate::limits::{ASCENT, LOADS, STORES};
+use crate::limits::{CHUNK, FETCHED, GROUPS, KEPT, PAGE, RUNS};
 #[cfg(target_arch = "x86_64")]
 use crate::loops::Loops;
 use crate::memory::Protection;
@@ -40,15 +42,18 @@ pub(crate) enum Gathering {
 pub(crate) struct Pages {
     access: Vec<u8>,
     /// The interval, from one sync point to the next, of which the counts are.
+    #[cfg(target_arch = "x86_64")]
     interval: Vec<u32>,
     stores: Vec<u8>,
     /// Trapped stores from which interpreting might have gone on.
     #[cfg(target_arch = "x86_64")]
     traps: Vec<u8>,
+    #[cfg(target_arch = "x86_64")]
     loads: Vec<u8>,
     /// Which words of 8 bytes were stored to, since the count of stores began.
     words: Vec<u64>,
     /// The end of the last store that was counted.
+    #[cfg(target_arch = "x86_64")]
     stored: usize,
     now: u32,
     /// Pages that are not closed. Room for all of them is there from the beginning, as a handler
@@ -63,6 +68,7 @@ pub(crate) struct Pages {
     /// Memory for what is compared or moved.
     scratch: Vec<u8>,
     /// The page of which stores were gathered last, plus one; 0 if there is none.
+    #[cfg(target_arch = "x86_64")]
     dense: usize,
     /// Where the program stores in loops.
     #[cfg(target_arch = "x86_64")]
@@ -74,12 +80,15 @@ impl Pages {
     pub(crate) fn new(count: usize) -> Pages {
         Pages {
             access: vec![Access::Closed as u8; count],
+            #[cfg(target_arch = "x86_64")]
             interval: vec![0; count],
             stores: vec![0; count],
             #[cfg(target_arch = "x86_64")]
             traps: vec![0; count],
+            #[cfg(target_arch = "x86_64")]
             loads: vec![0; count],
             words: vec![0; count * WORDS],
+            #[cfg(target_arch = "x86_64")]
             stored: 0,
             now: 1,
             listed: Vec::with_capacity(count),
@@ -87,6 +96,7 @@ impl Pages {
             last: 0..0,
             resident: 0,
             scratch: vec![0; CHUNK],
+            #[cfg(target_arch = "x86_64")]
             dense: 0,
             #[cfg(target_arch = "x86_64")]
             loops: Loops::default(),
@@ -162,6 +172,7 @@ impl Pages {
     }
 
     /// Begins to count anew if a sync point lies between.
+    #[cfg(target_arch = "x86_64")]
     fn begin(&mut self, page: usize) {
         if self.interval[page] != self.now {
             self.interval[page] = self.now;
@@ -185,6 +196,7 @@ impl Pages {
     /// last is another part of the word.
     ///
     /// `at` is the byte that was not accessible.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn count_store(&mut self, at: usize, bytes: Range<usize>) -> bool {
         let (page, word) = (at / PAGE, at % PAGE / 8);
         self.begin(page);
@@ -244,6 +256,7 @@ impl Pages {
     }
 
     /// Counts a trapped load; whether the page is to be made readable instead.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn count_load(&mut self, at: usize) -> bool {
         let page = at / PAGE;
         self.begin(page);
@@ -252,6 +265,7 @@ impl Pages {
     }
 
     /// Whether an access goes on from the page before, which the program may access already.
+    #[cfg(target_arch = "x86_64")]
     fn ascends(&self, at: usize, access: Access) -> bool {
         let page = at / PAGE;
         at % PAGE < ASCENT && page > 0 && self.access(page - 1) == access
@@ -385,7 +399,10 @@ impl Pages {
     /// A sync point: as `close`, and all counts begin anew.
     pub(crate) fn sync(&mut self, backing: &Backing) {
         self.close(backing);
-        self.dense = 0;
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.dense = 0;
+        }
         self.now = self.now.wrapping_add(1);
     }
 }

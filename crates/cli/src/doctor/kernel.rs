@@ -6,7 +6,7 @@ use causeway_fabric::{Address, status};
 use causeway_pins::{Pagemap, Reach, self_test};
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use super::{Finding, read_line};
+use super::{Finding, is_filtered, read_line};
 
 /// Where the kernel states its policy on huge pages for private memory and for memfds.
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -58,31 +58,44 @@ pub fn user_faults() -> Vec<Finding> {
         .write(true)
         .open(DEVICE)
         .is_ok();
-    let sysctl = || read_line("/proc/sys/vm/unprivileged_userfaultfd").as_deref() == Some("1");
     vec![if openable {
         Finding::ok(TOPIC, format!("a full one, by {DEVICE}"))
-    } else if sysctl() || is_privileged() {
+    } else if is_called() {
         Finding::ok(TOPIC, "a full one, by userfaultfd(2)")
     } else {
-        through_broker(status::userfaultfd(&Address::from_env()))
+        through_broker(status::userfaultfd(&Address::from_env()), is_filtered())
     }]
 }
 
+/// Whether the system call gives this process a full one: that takes a privilege or a sysctl, and
+/// that no filter refuses it.
+fn is_called() -> bool {
+    use rustix::mm::{UserfaultfdFlags, userfaultfd};
+    // SAFETY: the new descriptor watches no memory, and is closed at once.
+    unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) }.is_ok()
+}
+
 /// What the broker that runs has to say; the check of the broker has started one if it can.
-fn through_broker(passed: causeway_fabric::Result<Option<OwnedFd>>) -> Finding {
+/// `filtered`: a filter of system calls may be why the broker is needed.
+fn through_broker(passed: causeway_fabric::Result<Option<OwnedFd>>, filtered: bool) -> Finding {
     const TOPIC: &str = "userfaultfd";
     let without = "memory of programs with several threads is not shared in place, and travels \
                    through rings";
+    let more = if filtered {
+        "; a container has one with --device /dev/userfaultfd"
+    } else {
+        ""
+    };
     match passed {
         Ok(Some(_)) => Finding::ok(TOPIC, "a full one, through the broker"),
         Ok(None) => Finding::warn(
             TOPIC,
             format!(
                 "none: {without}; a broker of root's that lists this user under userfaultfd in \
-                 causewayd.toml can pass one on"
+                 causewayd.toml can pass one on{more}"
             ),
         ),
-        Err(error) => Finding::warn(TOPIC, format!("none: {without}; the broker: {error}")),
+        Err(error) => Finding::warn(TOPIC, format!("none: {without}; the broker: {error}{more}")),
     }
 }
 
@@ -91,11 +104,18 @@ pub fn page_references() -> Vec<Finding> {
     const TOPIC: &str = "page references";
     let tells = |reach| Pagemap::open().is_ok_and(|pagemap| self_test(&pagemap, reach));
     vec![if !tells(Reach::Own) {
+        let mend = if is_filtered() {
+            "allow mbind(2) and vmsplice(2) in the seccomp policy; a container's allows them with \
+             --cap-add SYS_NICE"
+        } else {
+            "that takes Linux with CONFIG_NUMA and CONFIG_MIGRATION"
+        };
         Finding::warn(
             TOPIC,
-            "the kernel does not tell who refers to pages: memory is not shared in place, and \
-             travels through rings; allow mbind(2) and vmsplice(2) in the seccomp policy (Linux \
-             with CONFIG_NUMA and CONFIG_MIGRATION)",
+            format!(
+                "the kernel does not tell who refers to pages: memory is not shared in place, and \
+                 travels through rings; {mend}"
+            ),
         )
     } else if tells(Reach::All) {
         Finding::ok(TOPIC, "the kernel tells, also of pages that peers map")
@@ -158,15 +178,6 @@ fn leave_mapping() -> rustix::io::Result<()> {
         munmap(pages, 2 * PAGE)?;
         moved.map(drop)
     }
-}
-
-/// Whether `CAP_SYS_PTRACE` is effective, which userfaultfd(2) asks for.
-fn is_privileged() -> bool {
-    const CAP_SYS_PTRACE: u32 = 19;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    set.is_some_and(|set| set & (1 << CAP_SYS_PTRACE) != 0)
 }
 
 /// Huge pages make large copies faster.
@@ -238,11 +249,13 @@ mod tests {
     #[test]
     fn what_the_broker_passes_counts() {
         let null = || std::fs::File::open("/dev/null").unwrap().into();
-        assert_eq!(through_broker(Ok(Some(null()))).verdict, Verdict::Ok);
-        let none = through_broker(Ok(None));
+        assert_eq!(through_broker(Ok(Some(null())), true).verdict, Verdict::Ok);
+        let none = through_broker(Ok(None), false);
         assert_eq!(none.verdict, Verdict::Warn);
-        assert!(none.text.contains("causewayd.toml"));
-        let gone = through_broker(Err(causeway_fabric::Error::BrokerGone));
+        assert!(none.text.ends_with("causewayd.toml can pass one on"));
+        let filtered = through_broker(Ok(None), true);
+        assert!(filtered.text.ends_with("--device /dev/userfaultfd"));
+        let gone = through_broker(Err(causeway_fabric::Error::BrokerGone), false);
         assert!(gone.text.contains("the broker is gone"));
     }
 

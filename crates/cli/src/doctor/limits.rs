@@ -55,12 +55,23 @@ fn locked_memory() -> Finding {
 
 fn open_files() -> Finding {
     const TOPIC: &str = "open files";
-    match getrlimit(Resource::Nofile).current {
+    let limit = getrlimit(Resource::Nofile);
+    let may_raise = limit.maximum.is_none_or(|most| most >= ENOUGH_FILES);
+    match limit.current {
         None => Finding::ok(TOPIC, "unlimited"),
         Some(count) if count >= ENOUGH_FILES => Finding::ok(TOPIC, format!("{count}")),
-        Some(count) => Finding::warn(
+        Some(count) if may_raise => Finding::warn(
             TOPIC,
             format!("{count}; programs with many peers need more: ulimit -n {ENOUGH_FILES}"),
+        ),
+        // Nobody but root may raise that.
+        Some(count) => Finding::warn(
+            TOPIC,
+            format!(
+                "{count}, and the hard limit is less than {ENOUGH_FILES}, which programs with \
+                 many peers need: a container has more with --ulimit nofile={ENOUGH_FILES}, a \
+                 service with LimitNOFILE={ENOUGH_FILES}, a session by /etc/security/limits.conf"
+            ),
         ),
     }
 }

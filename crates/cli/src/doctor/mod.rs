@@ -3,6 +3,7 @@
 mod kernel;
 mod limits;
 mod network;
+mod sandbox;
 mod software;
 
 use std::fmt;
@@ -67,7 +68,7 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 20] = [
+const CHECKS: [fn() -> Vec<Finding>; 23] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
@@ -88,6 +89,9 @@ const CHECKS: [fn() -> Vec<Finding>; 20] = [
     network::buffers,
     network::addresses,
     network::namespace,
+    sandbox::shared_memory,
+    sandbox::user_namespaces,
+    sandbox::guest_driver,
     limits::limits,
 ];
 
@@ -107,6 +111,24 @@ pub fn doctor() -> u8 {
         findings.len()
     );
     u8::from(failed > 0)
+}
+
+/// A line of what the kernel says of this process (proc_pid_status(5)).
+fn own_status(name: &str) -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim_start_matches(':').trim().to_owned())
+}
+
+/// Whether a capability is effective.
+fn has_capability(number: u32) -> bool {
+    let set = own_status("CapEff").and_then(|hex| u64::from_str_radix(&hex, 16).ok());
+    set.is_some_and(|set| set & (1 << number) != 0)
+}
+
+/// Whether system calls of this process are filtered (seccomp(2)), as engines of containers do.
+fn is_filtered() -> bool {
+    own_status("Seccomp").as_deref() == Some("2")
 }
 
 /// The content of a one-line file of /proc or /sys.

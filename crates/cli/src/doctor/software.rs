@@ -2,9 +2,11 @@
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use causeway_device::PortHolder;
+use causeway_fabric::runtime::{MACHINE_SOCKET, RUNTIME_DIR_VARIABLE};
 use causeway_fabric::services::handshake::DaemonState;
 use causeway_fabric::services::node::{NODE_DAEMON, NODE_PORT};
 use causeway_fabric::sisci::Sisci;
@@ -123,20 +125,94 @@ pub fn runtime_dir() -> Vec<Finding> {
     };
     vec![match causeway_fabric::runtime::prepare(&dir) {
         Ok(()) => Finding::ok(TOPIC, dir.display().to_string()),
-        Err(error) => Finding::fail(TOPIC, format!("{error}; or set CAUSEWAY_RUNTIME_DIR")),
+        Err(error) => Finding::fail(TOPIC, format!("{error}; {}", place_for(&error))),
     }]
+}
+
+/// Where a runtime directory could be instead.
+fn place_for(error: &Error) -> &'static str {
+    match error {
+        Error::RuntimeDir { reason, .. } if reason.contains("Read-only") => {
+            "mount a tmpfs there, in a container --tmpfs /run, or set CAUSEWAY_RUNTIME_DIR to a \
+             directory that can be written"
+        }
+        _ => "or set CAUSEWAY_RUNTIME_DIR",
+    }
 }
 
 /// The broker answers, or starts and answers.
 pub fn broker() -> Vec<Finding> {
     const TOPIC: &str = "broker";
-    vec![match broker::probe() {
-        Ok(text) => Finding::ok(TOPIC, text),
-        Err(error) => Finding::fail(
+    let address = Address::from_env();
+    let mut findings = vec![match (broker::probe(), &address) {
+        (Ok(text), _) => Finding::ok(TOPIC, text),
+        (Err(error), Address::Socket(socket)) => {
+            Finding::fail(TOPIC, format!("{error}; {}", way_to(socket)))
+        }
+        (Err(error), _) => Finding::fail(
             TOPIC,
             format!("{error}; run causewayd by hand in a terminal to see why it does not start"),
         ),
-    }]
+    }];
+    // Only who names no other place could have come to the machine's broker.
+    let by_default = std::env::var_os(RUNTIME_DIR_VARIABLE).is_none();
+    if by_default && matches!(address, Address::Dir(_)) && !rustix::process::geteuid().is_root() {
+        findings.extend(machines_own(Path::new(MACHINE_SOCKET)));
+    }
+    findings
+}
+
+/// How to get to a broker's socket that this process does not reach.
+fn way_to(socket: &Path) -> String {
+    let dir = socket.parent().unwrap_or(socket).display();
+    match std::fs::symlink_metadata(socket) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => format!(
+            "there is no such file: start that broker, and give a container its directory, \
+             -v {dir}:{dir}"
+        ),
+        Ok(found) if may_write(socket) => format!(
+            "the broker of user {} that made it does not listen any more: start it",
+            found.uid()
+        ),
+        Ok(found) => format!(
+            "it lets group {} in: usermod -aG {0} USER, and log in again; a container has the \
+             group with --group-add {}",
+            group_name(found.gid()),
+            found.gid()
+        ),
+        Err(error) => format!("{dir}: {error}: its owner has to let this user in"),
+    }
+}
+
+/// The machine's broker, if there is one and this user may not connect to it.
+fn machines_own(socket: &Path) -> Option<Finding> {
+    let found = std::fs::symlink_metadata(socket).ok()?;
+    (!may_write(socket)).then(|| {
+        let group = group_name(found.gid());
+        Finding::warn(
+            "machine's broker",
+            format!(
+                "not for this user, who has a broker of its own and shares no memory with members \
+                 of the group {group}: usermod -aG {group} USER, and log in again"
+            ),
+        )
+    })
+}
+
+/// What connect(2) asks of a socket's file.
+fn may_write(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// The name of a group, or its number where it has no name here.
+fn group_name(gid: u32) -> String {
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let mut entries = groups.lines().map(|line| line.split(':'));
+    let named = entries.find_map(|mut fields| {
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(gid)).then(|| name.to_owned())
+    });
+    named.unwrap_or_else(|| gid.to_string())
 }
 
 /// The SISCI node that a process with this environment belongs to.

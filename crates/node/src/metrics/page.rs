@@ -4,7 +4,10 @@ use causeway_fabric::Address;
 use causeway_fabric::pool::PoolStatus;
 use causeway_fabric::services::sisci::{ItemKind, SisciSession};
 use causeway_fabric::status::{EndpointStatus, TenantTally, Wire};
-use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{IntCounterVec, Registry, TextEncoder};
+
+use super::families::{amount, counter, gauge};
+use super::processes;
 
 /// A limit that is no limit.
 const NONE: u64 = u64::MAX;
@@ -161,13 +164,15 @@ pub(super) struct Found {
     pub endpoints: Vec<EndpointStatus>,
     pub sessions: Vec<SisciSession>,
     pub pools: Vec<PoolStatus>,
+    /// Most processes that are shown by themselves.
+    pub processes: usize,
 }
 
-/// The page of the broker at `broker`.
+/// The page of the broker at `broker`, with so many processes by themselves.
 ///
 /// # Errors
 /// Text for the reader.
-pub fn page(broker: &Address) -> Result<String, String> {
+pub fn page(broker: &Address, processes: usize) -> Result<String, String> {
     let said = |error: causeway_fabric::Error| format!("{broker}: {error}");
     let gone = || format!("no broker in {broker}");
     let found = Found {
@@ -183,6 +188,7 @@ pub fn page(broker: &Address) -> Result<String, String> {
         pools: causeway_fabric::pool::status(broker)
             .map_err(said)?
             .unwrap_or_default(),
+        processes,
     };
     render(&found).map_err(|error| error.to_string())
 }
@@ -199,39 +205,8 @@ pub(super) fn render(found: &Found) -> prometheus::Result<String> {
     queue_pairs(&registry, found)?;
     sisci(&registry, &found.sessions)?;
     pools(&registry, &found.pools)?;
+    processes::add(&registry, &found.endpoints, found.processes)?;
     TextEncoder::new().encode_to_string(&registry.gather())
-}
-
-fn name(short: &str) -> String {
-    format!("causeway_{short}")
-}
-
-fn gauge(
-    registry: &Registry,
-    short: &str,
-    help: &str,
-    labels: &[&str],
-) -> prometheus::Result<IntGaugeVec> {
-    let made = IntGaugeVec::new(Opts::new(name(short), help), labels)?;
-    registry.register(Box::new(made.clone()))?;
-    Ok(made)
-}
-
-fn counter(
-    registry: &Registry,
-    short: &str,
-    help: &str,
-    labels: &[&str],
-) -> prometheus::Result<IntCounterVec> {
-    let options = Opts::new(name(short) + "_total", help);
-    let made = IntCounterVec::new(options, labels)?;
-    registry.register(Box::new(made.clone()))?;
-    Ok(made)
-}
-
-/// What does not fit is as much as fits.
-fn amount(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 fn value(tenant: &TenantTally, counter: &str) -> u64 {

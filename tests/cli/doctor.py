@@ -1,0 +1,100 @@
+"""What `causeway doctor` says in containers and sandboxes: each restriction is a real one."""
+
+import os
+import re
+import socket
+import subprocess
+import tempfile
+
+from cli.opening import CC, FLAGS, HERE
+
+# A user without privilege, and a group that has no other meaning.
+NOBODY, GROUP = 65534, 4711
+# Numbers on x86-64, and EPERM.
+MBIND, UNSHARE, USERFAULTFD = 237, 272, 323
+REFUSED = "1"
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+# The privilege by which userfaultfd(2) gives a full one.
+TRACER = [*AS_NOBODY, "--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"]
+# Of a mount namespace of its own; $1 are the options of the file system.
+OTHER_SHM = 'mount -t tmpfs -o "$1" tmpfs /dev/shm && shift && exec "$@"'
+
+
+class Doctor:
+    """Runs it, and looks at its lines."""
+
+    def __init__(self, causeway, check, scratch, stop):
+        self.causeway, self.check, self.stop, self.scratch = causeway, check, stop, scratch
+        self.count = 0
+
+    def said(self, by, env):
+        """What it says by these commands, with a runtime directory of nobody else's."""
+        self.count += 1
+        place = os.path.join(self.scratch, f"run-{self.count}")
+        os.mkdir(place, 0o700)
+        if "setpriv" in by:
+            os.chown(place, NOBODY, NOBODY)
+        done = self.causeway("doctor", by=by, env={"CAUSEWAY_RUNTIME_DIR": place, **env})
+        self.stop(place)
+        return done
+
+    def __call__(self, name, by, line, *, env=None, status=0):
+        """One test: a line of it has this form, and it ends so."""
+        done = self.said(by, env or {})
+        good = done.returncode == status and re.search(f"^{line}$", done.stdout, re.MULTILINE)
+        self.check(f"doctor: {name}", good, done)
+
+
+def restrictions(doctor, deny):
+    """Memory, files, system calls."""
+    other = ["unshare", "--mount", "sh", "-c", OTHER_SHM, "sh"]
+    doctor("/dev/shm as engines make it", [*other, "size=64m"],
+           "WARN  /dev/shm +64 MiB;.* --shm-size 1g")
+    doctor("/dev/shm that is read-only", [*other, "ro,size=1g"],
+           "WARN  /dev/shm +read-only;.* --tmpfs /dev/shm")
+    doctor("/dev/shm as hosts have it", [*other, "size=1g"], "OK    /dev/shm +1024 MiB")
+    doctor("few open files", ["prlimit", "--nofile=256:8192"],
+           "WARN  open files +256;.* ulimit -n 4096")
+    doctor("few open files, for good", ["prlimit", "--nofile=256:256"],
+           "WARN  open files +256,.* --ulimit nofile=4096,.*")
+    doctor("a seccomp policy without mbind", [deny, REFUSED, str(MBIND)],
+           "WARN  page references .* --cap-add SYS_NICE")
+    without = [deny, REFUSED, str(USERFAULTFD)]
+    doctor("userfaultfd by privilege", TRACER,
+           r"OK    userfaultfd +a full one, by userfaultfd\(2\)")
+    for who, by in (("a user", AS_NOBODY), ("a user with that privilege", TRACER)):
+        doctor(f"a seccomp policy without userfaultfd, {who}", [*by, *without],
+               "WARN  userfaultfd +none:.* --device /dev/userfaultfd")
+    doctor("user namespaces of root", [], "OK    user namespaces +not needed.*")
+    doctor("user namespaces that a sandbox refuses", [*AS_NOBODY, deny, REFUSED, str(UNSHARE)],
+           "WARN  user namespaces .* --cap-add SYS_ADMIN .*")
+    doctor("no device of a host", [], "OK    guest's driver +not needed.*")
+
+
+def sockets(doctor, scratch):
+    """Tenants' sockets that this process does not reach."""
+    absent = os.path.join(scratch, "absent")
+    doctor("a socket that is not mounted", [], f"FAIL  broker .* -v {absent}:{absent}", status=1,
+           env={"CAUSEWAY_SOCKET": f"{absent}/broker.sock"})
+    path = os.path.join(scratch, "broker.sock")
+    with socket.socket(socket.AF_UNIX) as tenant:
+        tenant.bind(path)
+    env = {"CAUSEWAY_SOCKET": path}
+    os.chown(path, 0, GROUP)
+    os.chmod(path, 0o660)
+    doctor("a socket of a group's", AS_NOBODY, f"FAIL  broker .* usermod -aG {GROUP} USER,.* "
+           f"--group-add {GROUP}", status=1, env=env)
+    doctor("a socket whose broker has ended", [], "FAIL  broker .* does not listen any more.*",
+           status=1, env=env)
+
+
+def doctors(causeway, check, stop):
+    """All of them."""
+    with tempfile.TemporaryDirectory(prefix="causeway-doctor-",
+                                     ignore_cleanup_errors=True) as scratch:
+        os.chmod(scratch, 0o755)
+        deny = os.path.join(scratch, "deny")
+        subprocess.run([CC, *FLAGS, "-o", deny, f"{HERE}/deny.c"], check=True)
+        doctor = Doctor(causeway, check, scratch, stop)
+        restrictions(doctor, deny)
+        sockets(doctor, scratch)
