@@ -8,6 +8,7 @@ use causeway_pio::{Lost, Remote, Window, sync};
 /// Bytes of the window.
 const LEN: usize = 4 << 20;
 /// Bytes of a page.
+#[cfg(target_arch = "x86_64")]
 const PAGE: usize = 4096;
 /// Rounds that are measured at a time, and how often: the best counts.
 const ROUNDS: usize = 20_000;
@@ -62,7 +63,23 @@ fn main() {
         black_box(unsafe { word(at).read_volatile() });
         sync();
     });
+    for (what, change) in [("all bytes changed", 1_usize), ("nothing changed", 0)] {
+        for len in [64 << 10, 1 << 20, LEN] {
+            measure(&format!("loop over {len} bytes, sync, {what}"), 4, |_| {
+                for offset in (0..len).step_by(8) {
+                    store(at.wrapping_add(offset), usize::MAX * change);
+                }
+                sync();
+            });
+        }
+    }
     #[cfg(target_arch = "x86_64")]
+    measure_instructions(at);
+}
+
+/// What takes certain instructions.
+#[cfg(target_arch = "x86_64")]
+fn measure_instructions(at: *mut u8) {
     measure("read-modify-write: opened and closed", ROUNDS, |_| {
         // SAFETY: within the window.
         unsafe { std::arch::asm!("inc qword ptr [{}]", in(reg) at) };
@@ -70,7 +87,6 @@ fn main() {
     });
     let source = vec![7_u8; LEN];
     for len in [64, 4096, 64 << 10, 1 << 20] {
-        #[cfg(target_arch = "x86_64")]
         measure(
             &format!("rep movsb of {len} bytes"),
             1 + (64 << 20) / (len * 64),
@@ -83,23 +99,12 @@ fn main() {
             },
         );
     }
-    for (what, change) in [("all bytes changed", 1_usize), ("nothing changed", 0)] {
-        for len in [64 << 10, 1 << 20, LEN] {
-            measure(&format!("loop over {len} bytes, sync, {what}"), 4, |_| {
-                for offset in (0..len).step_by(8) {
-                    store(at.wrapping_add(offset), usize::MAX * change);
-                }
-                sync();
-            });
-        }
-    }
     let scattered = LEN / PAGE / 8;
     measure(
         &format!("{scattered} pages opened, sync: a page"),
         4,
         |_| {
             for page in 0..scattered {
-                #[cfg(target_arch = "x86_64")]
                 // SAFETY: within the window.
                 unsafe {
                     std::arch::asm!("inc qword ptr [{}]", in(reg) at.wrapping_add(8 * page * PAGE));

@@ -37,6 +37,7 @@ impl Backing {
     }
 
     /// The offset of `len` bytes at an address, if all of them are the window's.
+    #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<usize> {
         let at = addr.checked_sub(self.memory.start().addr())?;

@@ -273,8 +273,8 @@ impl Author<'_> {
         }
     }
 
-    /// A loop of `steps` random instructions, or a regular one for none, in a function of the System
-    /// V calling convention that takes the registers from a state and leaves them there.
+    /// A loop of `steps` random instructions, or a regular one for none, in a function
+    /// of System V's convention that takes the registers from a state and leaves them there.
     fn program(&mut self, steps: usize, stride: i32) {
         for register in SAVED {
             self.code
