@@ -1,7 +1,9 @@
 //! Handshakes between UD queue pairs, which the broker knows no connections of.
 //!
 //! The caller says which queue pair of which address it means, and the peer's broker has to agree:
-//! so a process can name itself only, by its queue pairs and its addresses.
+//! so a process can name itself only, by its queue pairs and the addresses that it has told the
+//! broker. Nothing shows that these are its own: who names another host's gets keys that it can use
+//! from that address alone (docs/THREAT-MODEL.md).
 
 use causeway_fabric::services::secure::{AssociationRequest, BeginRequest, HandshakeReply};
 use causeway_identity::{QPN_MASK, Slot};

@@ -300,6 +300,7 @@ impl State {
     fn set_excess_cold(&mut self) {
         let excess = self.hot.len().saturating_sub(HOT_RINGS);
         let longest: Vec<Hot> = self.hot.drain(..excess).collect();
+        self.first_ring = self.first_ring.saturating_sub(excess);
         for hot in longest {
             self.set_cold(hot);
         }
@@ -344,10 +345,8 @@ impl State {
 
     /// Sends what a queue pair was just given.
     pub fn send_now(&mut self, qpn: u32, now: &Now) {
-        if self
-            .qp(qpn)
-            .is_some_and(|entry| entry.may_gather(GATHER_POSTS))
-        {
+        let entry = self.qp(qpn);
+        if entry.is_some_and(|entry| entry.may_gather(GATHER_POSTS)) {
             // The next poll sends it, or the acknowledgment of what is under way.
             self.udp.has_gathered.store(true, Ordering::Relaxed);
             self.touch(qpn);
@@ -584,6 +583,7 @@ impl State {
         self.unsettled.retain(|unsettled| *unsettled != qpn);
         self.awaiting.retain(|awaiting| *awaiting != qpn);
         self.hot.retain(|hot| hot.qpn != qpn);
+        self.first_ring = 0;
         self.pending.retain(|pending| *pending != qpn);
         leave
     }

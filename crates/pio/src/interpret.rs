@@ -21,10 +21,11 @@ mod program;
 mod strides;
 
 use crate::backing::Backing;
-use crate::decode::{Place, Source, What};
-use crate::limits::{IDLE, INTERPRETED, STRING, WIDEST};
+use crate::clock;
+use crate::decode::{Source, What};
+use crate::limits::{FRAMES, IDLE, INTERPRETED, INTERPRETED_FOR, RED_ZONE, STRING, WIDEST};
 use crate::pages::Pages;
-use crate::registers::Registers;
+use crate::registers::{RSP, Registers};
 
 use arithmetic::Done;
 use gathered::Gathered;
@@ -96,6 +97,7 @@ impl Interpreter {
             bytes: 0,
         };
         let mut found = program.find(at);
+        let until = clock::now() + INTERPRETED_FOR.as_nanos() as u64;
         // Instructions since the last store.
         let mut idle = 0;
         for _ in 0..INTERPRETED {
@@ -118,17 +120,17 @@ impl Interpreter {
             }
             at = next;
             idle = if run.stores > before { 0 } else { idle + 1 };
-            if idle > IDLE {
+            if idle > IDLE || run.gathered.takes_long(until) {
                 break;
             }
             let known = has_jumped && run.gathered.joins();
             found = program.after(index, at, has_jumped);
             if let Some(head) = found.filter(|head| known && program.may_stride(index, *head)) {
-                match strides.carry_out(&mut run, program, head) {
+                match strides.carry_out(&mut run, program, head, until) {
                     0 => program.refuse_strides(index),
                     bytes => run.bytes += bytes,
                 }
-                if run.bytes >= STRING {
+                if run.bytes >= STRING || run.gathered.takes_long(until) {
                     break;
                 }
             }
@@ -163,14 +165,7 @@ impl Run<'_> {
     #[inline]
     fn operate(&mut self, operation: &Operation) -> Outcome {
         match *operation {
-            Operation::Move(What::Store { at, len, from }) => self.store(at, len, from),
-            Operation::Move(What::Load { at, len, into }) => {
-                let mut bytes = [0; WIDEST];
-                self.load(self.machine.address(at), &mut bytes[..len])?;
-                self.machine.set(self.registers, into, len, &bytes);
-                Ok(())
-            }
-            Operation::Move(What::Strings { .. }) => Err(Stop),
+            Operation::Move { what, is_aligned } => self.operate_on_memory(what, is_aligned),
             Operation::Copy { from, len, into } => {
                 let bytes = self.machine.value(self.registers, from);
                 self.machine.set(self.registers, into, len.into(), &bytes);
@@ -204,10 +199,35 @@ impl Run<'_> {
         }
     }
 
+    #[inline]
+    fn operate_on_memory(&mut self, what: What, is_aligned: bool) -> Outcome {
+        // The processor raises a fault of another kind.
+        let is_wrong = |address: usize, len| is_aligned && !address.is_multiple_of(len);
+        match what {
+            What::Store { at, len, from } => {
+                let address = self.machine.address(at);
+                if is_wrong(address, len) {
+                    return Err(Stop);
+                }
+                self.store(address, len, from)
+            }
+            What::Load { at, len, into } => {
+                let address = self.machine.address(at);
+                if is_wrong(address, len) {
+                    return Err(Stop);
+                }
+                let mut bytes = [0; WIDEST];
+                self.load(address, &mut bytes[..len])?;
+                self.machine.set(self.registers, into, len, &bytes);
+                Ok(())
+            }
+            What::Strings { .. } => Err(Stop),
+        }
+    }
+
     /// Stores to the window, if that is where the address lies, or to other memory.
     #[inline]
-    fn store(&mut self, to: Place, len: usize, from: Source) -> Outcome {
-        let to = self.machine.address(to);
+    fn store(&mut self, to: usize, len: usize, from: Source) -> Outcome {
         let word = match from {
             Source::Constant(value) => value,
             Source::General { register, bit } => self.machine.general(register) >> bit,
@@ -226,9 +246,15 @@ impl Run<'_> {
         self.store_elsewhere(to, &bytes[..len])
     }
 
-    fn store_elsewhere(&self, to: usize, bytes: &[u8]) -> Outcome {
+    /// Stores to other memory. By that the program may tell another thread of what it has stored to
+    /// the window before, but for the thread's own variables.
+    fn store_elsewhere(&mut self, to: usize, bytes: &[u8]) -> Outcome {
         if self.backing.touches(to, bytes.len()) {
             return Err(Stop);
+        }
+        let stack = self.machine.general(RSP) as usize;
+        if to.wrapping_sub(stack.wrapping_sub(RED_ZONE)) > FRAMES {
+            self.gathered.post(self.backing);
         }
         ordinary::store(to, bytes).ok_or(Stop)
     }

@@ -38,6 +38,15 @@ pub(crate) const STRING: usize = 1 << 20;
 /// Instructions that are interpreted in one trap at most; signals wait meanwhile.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const INTERPRETED: usize = 1 << 16;
+/// How long interpreting lasts, about: a WRITE may have to wait for room.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const INTERPRETED_FOR: Duration = Duration::from_millis(2);
+/// Bytes below the stack pointer that are a function's own (System V ABI for x86-64, 3.2.2), and
+/// those from there on that are taken for variables of the thread's own.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const RED_ZONE: usize = 128;
+#[cfg(target_arch = "x86_64")]
+pub(crate) const FRAMES: usize = 64 << 10;
 /// Instructions between two stores to the window, after which interpreting ends.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const IDLE: usize = 128;

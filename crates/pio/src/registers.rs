@@ -31,9 +31,10 @@ const GENERAL: [c_int; 16] = [
     libc::REG_R15,
 ];
 
-/// Numbers of registers that string instructions use.
+/// Numbers of registers that have a part of their own: in string instructions, or as the stack's.
 pub(crate) const RAX: u8 = 0;
 pub(crate) const RCX: u8 = 1;
+pub(crate) const RSP: u8 = 4;
 pub(crate) const RSI: u8 = 6;
 pub(crate) const RDI: u8 = 7;
 

@@ -5,12 +5,13 @@
 mod common;
 
 use std::arch::asm;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use causeway_pio::limits::{RUNS, STORES};
-use causeway_pio::{Options, Window, sync};
+use causeway_pio::{Lost, Options, Remote, Window, sync};
 use common::program::{SEEN, handle, map, mends};
 use common::{Asked, Far, PAGE, Random, alone};
 
@@ -458,4 +459,75 @@ fn no_step_is_left_out() {
     assert!(stepped >= 3 * words, "{stepped} steps of {words} rounds");
     sync();
     assert_eq!(far.word(8 * (words - 1)), 3);
+}
+
+/// Memory that notes, at each WRITE, how far the program says it has come.
+struct Noting(Arc<Notes>);
+
+#[derive(Default)]
+struct Notes {
+    done: AtomicU64,
+    early: AtomicUsize,
+    writes: AtomicUsize,
+}
+
+impl Remote for Noting {
+    fn write(&self, offset: usize, _: &[u8]) -> Result<(), Lost> {
+        let done = self.0.done.load(Ordering::Relaxed) as usize;
+        self.0.writes.fetch_add(1, Ordering::Relaxed);
+        // Word n is stored before n + 1 is said to be done.
+        self.0
+            .early
+            .fetch_add(usize::from(done > offset / 8), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn read(&self, _: usize, bytes: &mut [u8]) -> Result<(), Lost> {
+        bytes.fill(0);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Lost> {
+        Ok(())
+    }
+}
+
+/// What a loop stores to other memory may tell another thread that the window has what it stored
+/// before, and that thread may go another way to the same host.
+#[test]
+fn other_stores_come_behind_those_to_the_window() {
+    let _alone = alone();
+    let notes = Arc::new(Notes::default());
+    let window = Window::new(LEN, Box::new(Noting(notes.clone()))).unwrap();
+    let words = 31;
+    // SAFETY: words of the window, and the number.
+    unsafe {
+        asm!("2: mov [{p}+{i}*8], {i}", "inc {i}", "mov [{d}], {i}", "cmp {i}, {n}", "jb 2b",
+            p = in(reg) window.as_ptr(), d = in(reg) notes.done.as_ptr(), n = in(reg) words,
+            i = inout(reg) 0_u64 => _);
+    }
+    assert_eq!(notes.writes.load(Ordering::Relaxed), words);
+    assert_eq!(notes.early.load(Ordering::Relaxed), 0);
+    sync();
+}
+
+/// An instruction that wants an aligned address fails without one, in a loop as elsewhere.
+#[test]
+fn vectors_that_are_not_aligned_fail() {
+    let _alone = alone();
+    let far = Far::new(PAGE).quiet();
+    let status = common::program::child(common::program::fork, || {
+        let window = far.window();
+        let mut beside = [0_u64; 8];
+        let at = beside.as_mut_ptr().wrapping_byte_add(4);
+        // SAFETY: this faults.
+        unsafe {
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            causeway_pio::install();
+            asm!("2: mov [{p}], {p}", "add {p}, 8", "dec {n}", "jne 2b", "movaps [{b}], xmm0",
+                p = inout(reg) window.as_ptr() => _, n = inout(reg) 5_u64 => _, b = in(reg) at);
+        }
+        true
+    });
+    assert_eq!(common::program::killed_by(status), Some(libc::SIGSEGV));
 }

@@ -202,9 +202,29 @@ impl Author<'_> {
             10 => self.store_elsewhere(),
             11..14 => self.calculate(),
             14..17 => self.calculate_otherwise(),
-            17 | 18 => self.combine(),
+            17 => self.combine(),
+            18 => self.use_a_frame(),
             _ => self.skip_some(),
         }
+    }
+
+    /// Uses the stack below, as a function does that needs it on some ways only.
+    fn use_a_frame(&mut self) {
+        let bytes = 16 + 8 * self.below(300) as i32;
+        let down = based(Register::RSP, -i64::from(bytes));
+        let slot = based(Register::RSP, 8 * self.below(bytes as usize / 8) as i64);
+        let (to, from) = (self.data(), self.data());
+        for instruction in [
+            Instruction::with2(Code::Lea_r64_m, Register::RSP, down),
+            Instruction::with2(Code::Mov_rm64_r64, slot, from),
+            Instruction::with2(Code::Mov_r64_rm64, to, slot),
+        ] {
+            self.code.add(&instruction.unwrap());
+        }
+        // Flags that know nothing of where the stack is.
+        let up = based(Register::RSP, i64::from(bytes));
+        self.code
+            .add(&Instruction::with2(Code::Lea_r64_m, Register::RSP, up).unwrap());
     }
 
     /// Jumps over some instructions, on a condition.
@@ -240,7 +260,18 @@ impl Author<'_> {
             let (load, store, register, len) = self.regular_move();
             let load = load_of(load, register, from);
             let store = Instruction::with2(store, to, part_of(store, register)).unwrap();
+            let more = based(register, 1);
+            let adds = Instruction::with2(Code::Lea_r64_m, register, more);
+            let adds = adds
+                .ok()
+                .filter(|_| register.is_gpr64() && self.below(12) == 0);
             match (copies, self.below(12)) {
+                (true, 1) => {
+                    self.code.add(&load);
+                    adds.iter().for_each(|adds| self.code.add(adds));
+                    self.code.add(&store);
+                    adds.iter().for_each(|adds| self.code.add(adds));
+                }
                 (true, 0) => [store, load].iter().for_each(|each| self.code.add(each)),
                 (true, _) => [load, store].iter().for_each(|each| self.code.add(each)),
                 (false, _) => self.code.add(&store),
@@ -469,6 +500,13 @@ fn run(at: *mut u8, mut state: State, window: *mut u8, from: usize, other: &mut 
 #[test]
 fn random_programs_do_to_a_window_what_they_do_to_memory() {
     let _alone = alone();
+    // Handlers run below the program's frames, as in most programs.
+    // SAFETY: the thread's own; nobody is on that stack.
+    unsafe {
+        let mut none: libc::stack_t = std::mem::zeroed();
+        none.ss_flags = libc::SS_DISABLE;
+        assert_eq!(libc::sigaltstack(&raw const none, ptr::null_mut()), 0);
+    }
     let area = executable();
     let plain = common::program::map(WINDOW, libc::PROT_READ | libc::PROT_WRITE);
     let mut opened = 0;

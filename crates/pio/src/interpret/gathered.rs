@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::backing::Backing;
+use crate::clock;
 use crate::limits::{CHUNK, GATHERED, PAGE, RUNS, WIDEST};
 use crate::pages::{Gathering, Pages};
 
@@ -15,6 +16,8 @@ pub(crate) struct Gathered {
     count: usize,
     /// Whether the last run may be joined by the store behind it.
     joins: bool,
+    /// Something was posted since the time was looked at.
+    posted: bool,
 }
 
 impl Gathered {
@@ -25,6 +28,7 @@ impl Gathered {
             runs: [const { 0..0 }; RUNS],
             count: 0,
             joins: false,
+            posted: false,
         }
     }
 
@@ -56,6 +60,7 @@ impl Gathered {
             Gathering::Not => {
                 self.post(backing);
                 pages.store(backing, at, bytes);
+                self.posted = true;
             }
         }
     }
@@ -134,6 +139,13 @@ impl Gathered {
             let end = runs[self.count - 1].end;
             backing.send_runs(self.base, &self.bytes[..end], runs);
             self.count = 0;
+            self.posted = true;
         }
+    }
+
+    /// Whether it is later than `until`, by `clock`. Only what is posted takes long.
+    #[inline]
+    pub(super) fn takes_long(&mut self, until: u64) -> bool {
+        std::mem::take(&mut self.posted) && clock::now() > until
     }
 }

@@ -6,14 +6,18 @@ use iced_x86::{ConditionCode, EncodingKind, Instruction, Mnemonic, OpKind, Regis
 
 use crate::decode::{self, Place, Rest, Source, Target, What};
 use crate::limits::WIDEST;
+use crate::registers::RSP;
 
 use super::arithmetic::Kind;
 use super::packed;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
-    /// A load or store of memory.
-    Move(What),
+    /// A load or store of memory; of an address that the instruction wants aligned, perhaps.
+    Move {
+        what: What,
+        is_aligned: bool,
+    },
     /// The first `len` bytes of the source go to another register.
     Copy {
         from: Source,
@@ -56,17 +60,66 @@ pub(crate) enum Operand {
     Memory(Place),
 }
 
-/// What an instruction does; None where only the processor knows.
+/// What an instruction does; None where only the processor knows, or is to do it.
 pub(super) fn of(instruction: &Instruction) -> Option<Operation> {
     if instruction.is_invalid() || instruction.has_lock_prefix() {
         return None;
     }
+    let operation = operation(instruction)?;
+    // The handler lies below the stack pointer: a function's own stack, where that goes down, would
+    // lie where the handler is.
+    (!changes_stack_pointer(&operation)).then_some(operation)
+}
+
+fn changes_stack_pointer(operation: &Operation) -> bool {
+    match *operation {
+        Operation::Move {
+            what: What::Load { into, .. },
+            ..
+        }
+        | Operation::Copy { into, .. } => {
+            matches!(into, Target::General { register: RSP, .. })
+        }
+        Operation::Address { into, .. } => into.0 == RSP,
+        Operation::Arithmetic { to, .. } => {
+            matches!(to, Operand::General { register: RSP, .. })
+        }
+        _ => false,
+    }
+}
+
+fn operation(instruction: &Instruction) -> Option<Operation> {
     jump(instruction)
         .or_else(|| arithmetic(instruction))
-        .or_else(|| decode::moved(instruction).map(Operation::Move))
+        .or_else(|| moved(instruction))
         .or_else(|| copy(instruction))
         .or_else(|| other(instruction))
         .or_else(|| combined(instruction))
+}
+
+fn moved(instruction: &Instruction) -> Option<Operation> {
+    use Mnemonic as M;
+    let is_aligned = matches!(
+        instruction.mnemonic(),
+        M::Movaps
+            | M::Movapd
+            | M::Movdqa
+            | M::Movntps
+            | M::Movntpd
+            | M::Movntdq
+            | M::Movntdqa
+            | M::Vmovaps
+            | M::Vmovapd
+            | M::Vmovdqa
+            | M::Vmovdqa32
+            | M::Vmovdqa64
+            | M::Vmovntps
+            | M::Vmovntpd
+            | M::Vmovntdq
+            | M::Vmovntdqa
+    );
+    let what = decode::moved(instruction)?;
+    Some(Operation::Move { what, is_aligned })
 }
 
 fn jump(instruction: &Instruction) -> Option<Operation> {

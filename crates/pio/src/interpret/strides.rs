@@ -137,13 +137,14 @@ impl Strides {
     }
 
     /// Carries out rounds of the loop that begins with the step `head`, where the program has just
-    /// jumped; the bytes that they have stored. 0 where that is not known how, or no round is left
-    /// but the last.
+    /// jumped, until a time by `clock`, about; the bytes that they have stored. 0 where that is not
+    /// known how, or no round is left but the last.
     pub(super) fn carry_out(
         &mut self,
         run: &mut super::Run<'_>,
         program: &Program,
         head: usize,
+        until: u64,
     ) -> usize {
         let Ok(condition) = self.understand(run.machine, program, head) else {
             return 0;
@@ -152,7 +153,7 @@ impl Strides {
         if rounds == 0 {
             return 0;
         }
-        let done = self.gather(run, rounds);
+        let done = self.gather(run, rounds, until);
         if done > 0 {
             self.finish(run.machine, run.registers, done);
         }
@@ -197,7 +198,11 @@ impl Strides {
             let step = &mut self.steps[usize::from(register)];
             *step = step.wrapping_add(difference);
         }
-        if let Operation::Move(What::Load { into, .. }) = operation {
+        if let Operation::Move {
+            what: What::Load { into, .. },
+            ..
+        } = operation
+        {
             match *into {
                 Target::General {
                     register, bit: 0, ..
@@ -214,13 +219,19 @@ impl Strides {
     /// Follows the first round through an instruction; the condition of a jump.
     fn follow(&mut self, operation: &Operation) -> Result<Option<ConditionCode>, Other> {
         match *operation {
-            Operation::Move(What::Store { at, len, from }) => {
-                let address = self.address(at)?;
+            Operation::Move {
+                what: What::Store { at, len, from },
+                is_aligned,
+            } => {
+                let address = self.address(at, is_aligned.then_some(len))?;
                 let from = self.source(from)?;
                 self.stores.push(Stored { address, len, from });
             }
-            Operation::Move(What::Load { at, len, into }) => {
-                let address = self.address(at)?;
+            Operation::Move {
+                what: What::Load { at, len, into },
+                is_aligned,
+            } => {
+                let address = self.address(at, is_aligned.then_some(len))?;
                 if let Target::General { register, .. } = into {
                     self.loaded[usize::from(register)] = Some(self.loads.len());
                 }
@@ -246,7 +257,11 @@ impl Strides {
                     Err(Other)
                 };
             }
-            Operation::Address { .. } | Operation::Nothing => {}
+            // What was loaded is not stored as it is.
+            Operation::Address { into, .. } => {
+                self.register(into.0)?;
+            }
+            Operation::Nothing => {}
             _ => return Err(Other),
         }
         if let Some((register, difference)) = difference(operation)? {
@@ -275,8 +290,9 @@ impl Strides {
         }
     }
 
-    /// Where an access of the first round lies. All move by the same distance, upwards.
-    fn address(&mut self, place: Place) -> Result<u64, Other> {
+    /// Where an access of the first round lies, and is aligned if it must be. All move by the same
+    /// distance, upwards.
+    fn address(&mut self, place: Place, alignment: Option<usize>) -> Result<u64, Other> {
         let base = place
             .base
             .map_or(Ok(Moving::default()), |base| self.register(base))?;
@@ -292,7 +308,11 @@ impl Strides {
             return Err(Other);
         }
         let address = base.first.wrapping_add(index.first.wrapping_mul(scale));
-        Ok(address.wrapping_add(place.displacement))
+        let address = address.wrapping_add(place.displacement);
+        match alignment {
+            Some(len) if (address | step) % len as u64 != 0 => Err(Other),
+            _ => Ok(address),
+        }
     }
 
     fn source(&self, from: Source) -> Result<From, Other> {
@@ -385,7 +405,7 @@ impl Strides {
     }
 
     /// Gathers what the rounds store, chunk by chunk; how many rounds.
-    fn gather(&mut self, run: &mut super::Run<'_>, rounds: usize) -> usize {
+    fn gather(&mut self, run: &mut super::Run<'_>, rounds: usize, until: u64) -> usize {
         let Some(start) = self.stored(run.backing) else {
             return 0;
         };
@@ -413,6 +433,9 @@ impl Strides {
             // Of rounds that load.
             self.last[..step].copy_from_slice(&bytes[len - step..]);
             done += count;
+            if run.gathered.takes_long(until) {
+                break;
+            }
         }
         done
     }
