@@ -295,8 +295,7 @@ impl State {
     }
 
     /// Leaves it to their peers to announce what happens on those that have been hot the longest of
-    /// more than [`HOT_RINGS`]. A burst on many rings at once keeps them hot until it is taken, so
-    /// this is asked in each pass.
+    /// more than [`HOT_RINGS`]. Asked in each pass: a burst on many keeps all hot for a while.
     fn set_excess_cold(&mut self) {
         let excess = self.hot.len().saturating_sub(HOT_RINGS);
         let longest: Vec<Hot> = self.hot.drain(..excess).collect();
@@ -345,8 +344,10 @@ impl State {
 
     /// Sends what a queue pair was just given.
     pub fn send_now(&mut self, qpn: u32, now: &Now) {
-        let entry = self.qp(qpn);
-        if entry.is_some_and(|entry| entry.may_gather(GATHER_POSTS)) {
+        if self
+            .qp(qpn)
+            .is_some_and(|entry| entry.may_gather(GATHER_POSTS))
+        {
             // The next poll sends it, or the acknowledgment of what is under way.
             self.udp.has_gathered.store(true, Ordering::Relaxed);
             self.touch(qpn);
