@@ -26,6 +26,8 @@
 //!   stores again with its old value before a sync point, is not sent. A store to a word that was
 //!   stored to already in this interval keeps its page from being opened by number, so this needs
 //!   more than 32 stores in between, or a read-modify-write.
+//! - Stores of a loop that are posted together arrive in no order: who needs one calls [`sync`] in
+//!   between.
 //! - The differences of an open page are sent by ascending address, not in the order in which they
 //!   were stored, and a word may be sent in parts: who needs order calls [`sync`] in between, as on
 //!   hardware that combines writes.
