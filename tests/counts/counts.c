@@ -24,14 +24,12 @@
 
 #define LIBRARY "libibverbs.so.1"
 #define TEXT_MAX (64u << 20)
-/* Operations before the first that is counted, and those that are counted: each trap costs some
- * 10 us in a virtual machine, and the median of 100 is that of 1,000. */
+/* Operations before the first that is counted. */
 #define WARM_UP 2000
 /* Calls without a pause after which the endpoint's lock is biased to one that makes no others, at
  * most. A bias that the helper has withdrawn is earned again before each so many samples. */
 #define CALLS_BIASED 100000
 #define SAMPLES_BIASED 4
-#define SAMPLES 100
 #define PAUSE_US 500
 /* The trap flag in the processor's flags. */
 #define TRAP_FLAG 0x100
@@ -153,7 +151,7 @@ static void earn_bias(const struct operation *operation)
 /* Carries the operation out; returns the median of what counted. */
 static uint64_t count(const struct operation *operation)
 {
-	static uint64_t counts[SAMPLES];
+	static uint64_t counts[SAMPLES_MAX];
 	struct sigaction action = { .sa_sigaction = stepped, .sa_flags = SA_SIGINFO };
 
 	need(sigaction(SIGTRAP, &action, NULL) == 0, "sigaction");
@@ -165,7 +163,8 @@ static uint64_t count(const struct operation *operation)
 	}
 	run_first();
 	until_sent = operation->until_sent;
-	for (int i = 0; i < SAMPLES; i++) {
+	need(operation->samples <= SAMPLES_MAX, "so many samples");
+	for (int i = 0; i < operation->samples; i++) {
 		if (i % SAMPLES_BIASED == 0)
 			earn_bias(operation);
 		counting = true;
@@ -176,8 +175,8 @@ static uint64_t count(const struct operation *operation)
 			fail("the operation sent nothing while it was stepped");
 		counts[i] = counted;
 	}
-	qsort(counts, SAMPLES, sizeof(*counts), by_size);
-	return counts[SAMPLES / 2];
+	qsort(counts, operation->samples, sizeof(*counts), by_size);
+	return counts[operation->samples / 2];
 }
 
 static void write_seen(const char *path)

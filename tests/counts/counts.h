@@ -4,6 +4,10 @@
 
 #include <stdbool.h>
 
+/* Most operations that are counted: each trap costs some 10 us in a virtual machine, and the median
+ * of 100 is that of 1,000. */
+#define SAMPLES_MAX 100
+
 /* What is counted. An operation is carried out by one thread, which holds both ends. */
 struct operation {
 	const char *name;
@@ -13,6 +17,8 @@ struct operation {
 	int calls;
 	/* Counting ends at the first system call that sends. */
 	bool until_sent;
+	/* How many are counted. */
+	int samples;
 };
 extern const struct operation operations[];
 extern const int operations_number;

@@ -13,7 +13,12 @@ enum {
 	BYTES = 8,
 	// Of a message that takes several lines of a ring.
 	LONG_BYTES = 256,
-	MEMORY = 1 << 16,
+	// Of a WRITE of many datagrams, which go to the kernel in one call.
+	STREAM_BYTES = 48 << 10,
+	STREAM_CALLS = 64,
+	STREAM_SAMPLES = 20,
+	MEMORY = 1 << 18,
+	AT_STREAM = 1 << 17,
 	AT_TARGET = 4096,
 	AT_RECEIVED = 8192,
 	INLINE_MAX = 64,
@@ -23,7 +28,8 @@ enum {
 
 static const struct qp_params params = {
 	.access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
-	.timeout = 14,
+	// A stepped operation takes long.
+	.timeout = 20,
 	.retry_cnt = 7,
 	.rnr_retry = 7,
 	.min_rnr_timer = 1,
@@ -206,6 +212,43 @@ static void send_to_network(void)
 	take(cq[0]);
 }
 
+// A WRITE of many datagrams: its sending counts, or else the poll that receives them.
+static void stream(bool sending)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, STREAM_BYTES, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
+	int n = 0;
+
+	wr.wr.rdma.remote_addr = (uintptr_t)memory + AT_STREAM;
+	wr.wr.rdma.rkey = mr->rkey;
+	if (sending)
+		counts_begin();
+	need0(ibv_post_send(qp[0], &wr, &bad));
+	if (sending) {
+		counts_end();
+	} else {
+		counts_begin();
+		n = ibv_poll_cq(cq[0], 1, &wc);
+		counts_end();
+	}
+	if (n == 0)
+		take(cq[0]);
+	else if (n < 0 || wc.status != IBV_WC_SUCCESS)
+		fail("a WRITE: %s", ibv_wc_status_str(wc.status));
+}
+
+static void stream_sent(void)
+{
+	stream(true);
+}
+
+static void stream_received(void)
+{
+	stream(false);
+}
+
 static void empty_poll(void)
 {
 	struct ibv_wc wc;
@@ -216,14 +259,16 @@ static void empty_poll(void)
 }
 
 const struct operation operations[] = {
-	{ "posted-write", posted_write, 1, false },
-	{ "posted-inline-write", posted_inline_write, 1, false },
-	{ "signaled-write", signaled_write, 2, false },
-	{ "read", read_round, 2, false },
-	{ "atomic", atomic_round, 2, false },
-	{ "send-round", send_round, 4, false },
-	{ "long-send-round", long_send_round, 4, false },
-	{ "empty-poll", empty_poll, 1, false },
-	{ "send-to-network", send_to_network, 6, true },
+	{ "posted-write", posted_write, 1, false, SAMPLES_MAX },
+	{ "posted-inline-write", posted_inline_write, 1, false, SAMPLES_MAX },
+	{ "signaled-write", signaled_write, 2, false, SAMPLES_MAX },
+	{ "read", read_round, 2, false, SAMPLES_MAX },
+	{ "atomic", atomic_round, 2, false, SAMPLES_MAX },
+	{ "send-round", send_round, 4, false, SAMPLES_MAX },
+	{ "long-send-round", long_send_round, 4, false, SAMPLES_MAX },
+	{ "empty-poll", empty_poll, 1, false, SAMPLES_MAX },
+	{ "stream-sent", stream_sent, STREAM_CALLS, false, STREAM_SAMPLES },
+	{ "stream-received", stream_received, STREAM_CALLS, false, STREAM_SAMPLES },
+	{ "send-to-network", send_to_network, 6, true, SAMPLES_MAX },
 };
 const int operations_number = sizeof(operations) / sizeof(*operations);

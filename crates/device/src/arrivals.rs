@@ -2,6 +2,7 @@
 //! is for.
 
 use std::net::IpAddr;
+use std::slice::Chunks;
 
 use causeway_identity::{QPN_MULTICAST, Slot};
 use causeway_proto::Instant;
@@ -39,19 +40,25 @@ pub(crate) fn receive(
         let (mut replies, noted) = (Vec::new(), touched.len());
         core.hold_receives();
         let (looks, mut held) = (wire.looks, 0);
-        let received = wire.look(place, &mut |rank: usize, src, dst, datagram: &[u8]| {
-            let arrival = Arrival {
-                from: src,
-                to: dst,
-                bytes: datagram,
-            };
-            if is_datagram(datagram) {
-                held += receive_datagram(qps, core, &arrival, looks);
-                return;
-            }
-            let reply = receive_segment(qps, core, &arrival, (looks, now), (touched, &mut held));
-            replies.extend(reply.map(|reply| (rank, src, dst, reply)));
-        });
+        let received = wire.look(
+            place,
+            &mut |rank: usize, src, dst, mut all: Chunks<'_, u8>| {
+                while let Some(datagram) = all.next() {
+                    let arrival = Arrival {
+                        from: src,
+                        to: dst,
+                        bytes: datagram,
+                    };
+                    if is_datagram(datagram) {
+                        held += receive_datagram(qps, core, &arrival, looks);
+                        continue;
+                    }
+                    let found = (&mut *touched, &mut held);
+                    let reply = receive_segment(qps, core, &arrival, &mut all, (looks, now), found);
+                    replies.extend(reply.map(|reply| (rank, src, dst, reply)));
+                }
+            },
+        );
         wire.held += held;
         note_touched(wire, qps, &touched[noted..]);
         core.release_receives();
@@ -111,13 +118,14 @@ fn take_reports(
     });
 }
 
-/// Takes a datagram of a connected queue pair's, or a sealed one. Returns what is to be sent to
-/// where it came from, and how long that is.
+/// Takes a datagram of a connected queue pair's, and what continues it of the `rest` that came with
+/// it, or a sealed one. Returns what is to be sent to where it came from, and how long that is.
 #[inline]
 fn receive_segment(
     qps: &mut QueuePairs,
     core: &mut Core,
     arrival: &Arrival<'_>,
+    rest: &mut Chunks<'_, u8>,
     (look, now): (u64, Instant),
     (touched, held): (&mut Vec<u32>, &mut usize),
 ) -> Option<([u8; REPLY_BYTES], usize)> {
@@ -134,7 +142,7 @@ fn receive_segment(
         };
         match verdict {
             Verdict::Take => {
-                udp.on_datagram(qp, core, datagram, now);
+                udp.on_datagram(qp, core, (datagram, rest), now);
                 touched.push(qpn);
             }
             Verdict::Drop => core.stats.add(Counter::Drops, 1),

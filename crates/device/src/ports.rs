@@ -8,6 +8,7 @@
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::slice::Chunks;
 
 use causeway_netio::{Received, Report, UdpPort};
 use causeway_shm::FinalAckTable;
@@ -17,10 +18,11 @@ use crate::clock;
 use crate::errno::Errno;
 use crate::qps::{Numbering, SLOTS};
 
-/// Takes a datagram: the rank of the slot it came to, where it came from and to, its bytes.
-pub(crate) trait Take: FnMut(usize, SocketAddr, Option<IpAddr>, &[u8]) {}
+/// Takes datagrams that came together: the rank of the slot they came to, where they came from and
+/// to, their bytes.
+pub(crate) trait Take: FnMut(usize, SocketAddr, Option<IpAddr>, Chunks<'_, u8>) {}
 
-impl<F: FnMut(usize, SocketAddr, Option<IpAddr>, &[u8])> Take for F {}
+impl<F: FnMut(usize, SocketAddr, Option<IpAddr>, Chunks<'_, u8>)> Take for F {}
 
 /// A slot's port.
 pub(crate) struct SlotPort {
@@ -172,12 +174,14 @@ impl Ports {
             };
             let flags = event.flags;
             errors |= flags.contains(epoll::EventFlags::ERR);
-            let received = slot.port.recv(|src, dst, bytes| f(rank, src, dst, bytes));
+            let received = slot
+                .port
+                .recv_together(|src, dst, all| f(rank, src, dst, all));
             all = all.and(received.unwrap_or_default());
             if slot.port.connected_fds().next().is_some() {
                 let more = slot
                     .port
-                    .recv_connected(true, |src, dst, bytes| f(rank, src, dst, bytes));
+                    .recv_connected(true, |src, dst, all| f(rank, src, dst, all));
                 all = all.and(more.unwrap_or_default());
             }
         }

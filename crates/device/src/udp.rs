@@ -1,8 +1,10 @@
 //! The UDP wire: TRP connections over the endpoint's ports.
 
+mod batches;
 mod express;
 
 use std::net::{IpAddr, SocketAddr};
+use std::slice::Chunks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +24,7 @@ use crate::not_secured;
 use crate::other_version;
 use crate::ports::{Ports, Take};
 use crate::tap::Tap;
+use batches::transmit;
 
 /// Most bytes handed to the kernel in one call.
 pub(crate) const BATCH_BYTES: usize = 64_000;
@@ -246,13 +249,13 @@ impl UdpWire {
         if (everywhere || !lonely || self.looks.is_multiple_of(MAIN_EVERY))
             && let Some((rank, first)) = self.ports.first()
         {
-            let found = first.recv(|src, dst, bytes| f(rank, src, dst, bytes));
+            let found = first.recv_together(|src, dst, all| f(rank, src, dst, all));
             received = found.unwrap_or_default();
         }
         if (everywhere || self.connected_links > 0)
             && let Some((rank, first)) = self.ports.first()
         {
-            let more = first.recv_connected(everywhere, |src, dst, bytes| f(rank, src, dst, bytes));
+            let more = first.recv_connected(everywhere, |src, dst, all| f(rank, src, dst, all));
             received = received.and(more.unwrap_or_default());
         }
         if everywhere || self.beyond > 0 {
@@ -362,13 +365,24 @@ impl UdpLink {
         })
     }
 
-    /// Takes a datagram of its peer's.
-    pub fn on_datagram(&mut self, qp: &mut Qp, core: &mut Core, datagram: &[u8], now: Instant) {
+    /// Takes a datagram of its peer's, and of `rest`, which came with it, what continues it.
+    pub fn on_datagram(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        (datagram, rest): (&[u8], &mut Chunks<'_, u8>),
+        now: Instant,
+    ) {
         if let Some(tap) = &self.tap {
             tap.datagram(false, datagram);
         }
-        if let Err(reason) = self.conn.on_datagram(now, datagram, &mut qp.bind(core)) {
-            self.heed_refusal(qp.qpn(), reason);
+        match self.conn.on_datagram(now, datagram, &mut qp.bind(core)) {
+            // A tap is shown each.
+            Ok(()) if self.tap.is_none() => {
+                self.conn.on_run(now, datagram, rest, &mut qp.bind(core));
+            }
+            Ok(()) => {}
+            Err(reason) => self.heed_refusal(qp.qpn(), reason),
         }
     }
 
@@ -519,63 +533,6 @@ impl UdpLink {
 /// another occasion.
 pub(crate) fn may_gather(qp: &Qp, under_way: u64) -> bool {
     qp.may_gather(under_way, GATHER_MESSAGES, GATHER_BYTES)
-}
-
-/// Sends all the datagrams that a connection yields, in batches.
-fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire, now: Instant) {
-    let port = wire.ports.get(udp.rank);
-    let most = port.map_or(1, |port| port.max_gso_segments().max(1));
-    let room = udp.conn.max_datagram();
-    let mut end = 0;
-    let mut count = 0;
-    let mut shape = Shape {
-        segment: 0,
-        may_fragment: false,
-    };
-    loop {
-        let out = &mut wire.buffer[end..end + room];
-        let transmit = udp.conn.poll_transmit(now, &mut qp.bind(core), out);
-        let refused = qp.take_late_refusal();
-        if transmit.is_none() || refused.is_some() {
-            core.outsides.truncate(end);
-        }
-        if let Some((seq, nak)) = refused {
-            udp.conn.refuse(seq, nak);
-            continue;
-        }
-        let Some(transmit) = transmit else { break };
-        let fits = transmit.len <= shape.segment && transmit.may_fragment == shape.may_fragment;
-        if count > 0 && !fits {
-            // It cannot join the batch: send that, and begin another with it. Where that has to
-            // wait, TRP sends this one again.
-            let next = core.outsides.split(end);
-            if !udp.send_or_keep((wire, core), end, shape, now) {
-                return;
-            }
-            core.outsides.replace(next);
-            wire.buffer.copy_within(end..end + transmit.len, 0);
-            (end, count) = (0, 0);
-        }
-        if count == 0 {
-            shape = Shape {
-                segment: transmit.len,
-                may_fragment: transmit.may_fragment,
-            };
-        }
-        end += transmit.len;
-        count += 1;
-        let full = count >= most || end + room > BATCH_BYTES || transmit.len < shape.segment;
-        if full {
-            if !udp.send_or_keep((wire, core), end, shape, now) {
-                return;
-            }
-            core.outsides.truncate(0);
-            (end, count) = (0, 0);
-        }
-    }
-    if end > 0 {
-        udp.send_or_keep((wire, core), end, shape, now);
-    }
 }
 
 /// A report as a connection takes it.

@@ -18,23 +18,14 @@ pub struct Outside {
 }
 
 /// A run of bytes in pieces, as sendmsg(2) takes them.
-pub(crate) struct Pieces {
-    list: [libc::iovec; PIECES_MAX],
-    count: usize,
-}
+pub(crate) struct Pieces(Vec<libc::iovec>);
 
 impl Pieces {
     /// Pieces of `contents`, of which the parts `outside`, in order, are elsewhere. `None` where
     /// they are too many, overlap, or do not lie within.
     pub fn new(contents: &[u8], outside: &[Outside]) -> Option<Pieces> {
-        let none = libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        };
-        let mut pieces = Pieces {
-            list: [none; PIECES_MAX],
-            count: 0,
-        };
+        // A piece before each, and one behind the last.
+        let mut pieces = Pieces(Vec::with_capacity(2 * outside.len() + 1));
         let mut reached = 0;
         for part in outside {
             pieces.push_bytes(contents.get(reached..part.at)?)?;
@@ -47,7 +38,7 @@ impl Pieces {
     }
 
     pub fn as_slice(&self) -> &[libc::iovec] {
-        &self.list[..self.count]
+        &self.0
     }
 
     fn push_bytes(&mut self, bytes: &[u8]) -> Option<()> {
@@ -56,13 +47,12 @@ impl Pieces {
 
     fn push(&mut self, base: *mut libc::c_void, len: usize) -> Option<()> {
         if len > 0 {
-            *self.list.get_mut(self.count)? = libc::iovec {
+            self.0.push(libc::iovec {
                 iov_base: base,
                 iov_len: len,
-            };
-            self.count += 1;
+            });
         }
-        Some(())
+        (self.0.len() <= PIECES_MAX).then_some(())
     }
 }
 

@@ -48,8 +48,10 @@ fn collect(port: &mut UdpPort, n: usize) -> Vec<Datagram> {
         wait(port);
         let strange = port.recv(|_, _, _| ()).expect("receive");
         assert_eq!(strange, Received::default());
-        port.recv_connected(false, |src, dst, data| all.push((src, dst, data.to_vec())))
-            .expect("receive");
+        port.recv_connected(false, |src, dst, together| {
+            all.extend(together.map(|data| (src, dst, data.to_vec())));
+        })
+        .expect("receive");
     }
     assert_eq!(all.len(), n, "more datagrams than were sent");
     all

@@ -23,6 +23,7 @@ const LINE: usize = 64;
 #[derive(Debug)]
 pub struct Segment<'a> {
     out: BytesMut<'a>,
+    header: usize,
     len: usize,
 }
 
@@ -33,8 +34,16 @@ impl<'a> Segment<'a> {
     pub fn new(out: impl Into<BytesMut<'a>>) -> Self {
         Segment {
             out: out.into(),
+            header: 0,
             len: 0,
         }
+    }
+
+    /// Bytes of the header of the segment that was built.
+    #[inline]
+    #[must_use]
+    pub fn header(&self) -> usize {
+        self.header
     }
 
     /// Bytes of the segment that was built.
@@ -75,7 +84,7 @@ impl Frame for Segment<'_> {
             }
             _ => put_header(unit, last, &mut self.out)?,
         };
-        self.len = header + len;
+        (self.header, self.len) = (header, header + len);
         let body = self.out.slice(header, len);
         (body.len() == len).then_some(body)
     }

@@ -24,6 +24,7 @@ mod recv;
 mod reports;
 mod reset;
 mod rtt;
+mod run;
 mod secure;
 mod send;
 mod stats;
@@ -55,6 +56,7 @@ use liveness::Liveness;
 use receive::Refused;
 use recv::ReceiveSpace;
 use rtt::Rtt;
+use run::Run;
 use secure::{Owed, Secure};
 use send::SendSpace;
 
@@ -94,6 +96,8 @@ struct Sender {
     pacer: Pacer,
     /// Largest datagram for new segments.
     datagram: usize,
+    /// The datagram written last can be continued.
+    run: Option<Run>,
     /// Consecutive time-outs of datagrams above the base size, and how large those were.
     big_timeouts: u32,
     big_size: u32,
@@ -391,6 +395,7 @@ impl Sender {
             cc: Cubic::new(datagram),
             pacer: Pacer::new(now),
             datagram,
+            run: None,
             big_timeouts: 0,
             big_size: 0,
             raise_at: None,

@@ -7,7 +7,7 @@
 //! a unit can be built again from the application's memory instead of being kept. How a unit is
 //! laid out is the link's business alone: to the queue pair it shows a [`Frame`].
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, BytesMut};
 use crate::host::Tally;
 use crate::time::Instant;
 use crate::types::WcStatus;
@@ -86,6 +86,13 @@ pub trait Ulp {
     /// is nothing to send; what the frame holds then is of no meaning. `seq` is always one more
     /// than in the previous successful call for the space.
     fn next(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta>;
+
+    /// Puts the payload of the next unit in `body`, where all that the unit says is known: it
+    /// continues the message of the unit that was built last, with exactly as many bytes as that
+    /// one, and does not end it. Returns false, with nothing done, where [`Ulp::next`] must look.
+    fn next_alike(&mut self, _space: Space, _seq: u64, _body: BytesMut<'_>) -> bool {
+        false
+    }
 
     /// Builds unit `seq` again, of the same range of its message; `None` if the message is gone
     /// (its queue pair failed meanwhile).

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::slice::Chunks;
 
 use causeway_proto::qp::{Content, Express, Qp, Target};
 use causeway_proto::trp::{
@@ -20,6 +21,8 @@ use crate::world::Node;
 
 /// Part of the sends that are offered to the short way.
 const EXPRESS: f64 = 0.5;
+/// Most datagrams of a run.
+const MOST_AT_ONCE: usize = 43;
 /// Part of the handshakes begun that are to come again with this cookie.
 const ASKED: f64 = 0.5;
 const COOKIE: [u8; COOKIE_LEN] = [0xC0; COOKIE_LEN];
@@ -43,6 +46,8 @@ pub struct QpNode {
     pub express: u64,
     /// How many handshakes came with the cookie.
     pub proved: u64,
+    /// How many datagrams were sent, and taken, as parts of runs.
+    pub in_runs: [u64; 2],
 }
 
 /// How a host died.
@@ -84,6 +89,7 @@ impl QpNode {
             rng: rng.fork(),
             express: 0,
             proved: 0,
+            in_runs: [0; 2],
         }
     }
 
@@ -217,6 +223,21 @@ impl Node for QpNode {
         }
     }
 
+    fn on_datagrams(&mut self, now: Instant, mut together: Chunks<'_, u8>) {
+        while let Some(datagram) = together.next() {
+            let before = self.link.stats().rx_packets;
+            self.on_datagram(now, datagram);
+            if self.link.stats().rx_packets > before {
+                let left = together.len();
+                let rest = &mut together;
+                self.with_link(|link, qp, host| {
+                    link.on_run(now, datagram, rest, &mut qp.bind(host));
+                });
+                self.in_runs[1] += (left - together.len()) as u64;
+            }
+        }
+    }
+
     fn on_report(&mut self, now: Instant, what: Undelivered, quote: &[u8]) {
         if self.crashed.is_none() {
             self.with_link(|link, qp, host| {
@@ -247,6 +268,14 @@ impl Node for QpNode {
         }
         self.broker.serve(&mut self.link, now);
         self.with_link(|link, qp, host| link.poll_transmit(now, &mut qp.bind(host), out))
+    }
+
+    fn poll_run(&mut self, now: Instant, out: &mut [u8], len: usize) -> usize {
+        let ran = self.with_link(|link, qp, host| {
+            link.poll_run(now, &mut qp.bind(host), out, len, MOST_AT_ONCE)
+        });
+        self.in_runs[0] += ran as u64;
+        ran
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

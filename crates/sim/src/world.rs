@@ -1,5 +1,8 @@
 //! Two hosts, a network and a clock.
 
+use std::hash::{DefaultHasher, Hash};
+use std::slice::Chunks;
+
 use causeway_proto::trp::{Transmit, Undelivered};
 use causeway_proto::{Duration, Instant};
 
@@ -20,6 +23,12 @@ pub trait Node {
     fn step(&mut self, now: Instant) -> bool;
     /// A datagram has arrived.
     fn on_datagram(&mut self, now: Instant, datagram: &[u8]);
+    /// Datagrams have arrived together, in this order.
+    fn on_datagrams(&mut self, now: Instant, together: Chunks<'_, u8>) {
+        for datagram in together {
+            self.on_datagram(now, datagram);
+        }
+    }
     /// A datagram that it has sent did not arrive: why, and what the report quotes of it.
     fn on_report(&mut self, now: Instant, what: Undelivered, quote: &[u8]);
     /// Whether nobody has the port that datagrams to it go to.
@@ -28,6 +37,11 @@ pub trait Node {
     }
     /// Yields a datagram to send.
     fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit>;
+    /// Yields datagrams that continue the one of `len` bytes at the start of `out`, just yielded;
+    /// how many ([`Connection::poll_run`](causeway_proto::trp::Connection::poll_run)).
+    fn poll_run(&mut self, _now: Instant, _out: &mut [u8], _len: usize) -> usize {
+        0
+    }
     /// When to call `on_timeout`.
     fn poll_timeout(&self) -> Option<Instant>;
     /// Time has passed.
@@ -50,6 +64,10 @@ pub struct World<N> {
     pub stall: f64,
     /// Longest such pause.
     pub max_stall: Duration,
+    /// Datagrams are sent and received in runs where they can be.
+    pub runs: bool,
+    /// Of all that was sent, and when.
+    pub sent: DefaultHasher,
     stalled_until: [Instant; 2],
     rng: Rng,
     buffer: Vec<u8>,
@@ -66,6 +84,8 @@ impl<N: Node> World<N> {
             now: Instant(0),
             stall: 0.0,
             max_stall: Duration::ZERO,
+            runs: true,
+            sent: DefaultHasher::new(),
             stalled_until: [Instant(0); 2],
             rng,
             buffer: vec![0; BUFFER],
@@ -137,14 +157,21 @@ impl<N: Node> World<N> {
     fn transmit(&mut self, i: usize) -> bool {
         let mut any = false;
         while let Some(t) = self.nodes[i].poll_transmit(self.now, &mut self.buffer) {
-            self.network
-                .send(self.now, 1 - i, &self.buffer[..t.len], t.may_fragment);
+            let mut more = 0;
+            if self.runs {
+                more = self.nodes[i].poll_run(self.now, &mut self.buffer, t.len);
+            }
+            for datagram in self.buffer.chunks(t.len).take(1 + more) {
+                (self.now, datagram).hash(&mut self.sent);
+                self.network.send(self.now, 1 - i, datagram, t.may_fragment);
+            }
             any = true;
         }
         any
     }
 
     fn deliver(&mut self) {
+        let mut together = Together::default();
         while let Some((to, arrival)) = self.network.receive(self.now) {
             if self.rng.chance(self.stall) {
                 let pause = self.rng.below(self.max_stall.as_nanos() as u64 + 1);
@@ -152,15 +179,62 @@ impl<N: Node> World<N> {
             }
             // A stalled host's socket still buffers: what arrived is processed when it wakes, which
             // for the protocol is the same as processing it now and answering late.
-            let node = &mut self.nodes[to];
+            let deserted = self.nodes[to].is_deserted();
+            if let Arrival::Datagram(bytes) = &arrival
+                && !deserted
+                && together.takes(to, bytes)
+            {
+                continue;
+            }
+            self.hand_over(&mut together);
             match arrival {
-                Arrival::Report(what, quote) => node.on_report(self.now, what, &quote),
-                Arrival::Datagram(bytes) if node.is_deserted() => {
+                Arrival::Report(what, quote) => self.nodes[to].on_report(self.now, what, &quote),
+                Arrival::Datagram(bytes) if deserted => {
                     let why = Undelivered::Port;
                     self.network.report(self.now, 1 - to, why, &bytes);
                 }
-                Arrival::Datagram(bytes) => node.on_datagram(self.now, &bytes),
+                Arrival::Datagram(bytes) if self.runs && !bytes.is_empty() => {
+                    together = Together {
+                        to,
+                        each: bytes.len(),
+                        bytes,
+                    };
+                }
+                Arrival::Datagram(bytes) => self.nodes[to].on_datagram(self.now, &bytes),
             }
         }
+        self.hand_over(&mut together);
+    }
+
+    /// Gives a host what has arrived together.
+    fn hand_over(&mut self, together: &mut Together) {
+        let Together { to, each, bytes } = std::mem::take(together);
+        if !bytes.is_empty() {
+            self.nodes[to].on_datagrams(self.now, bytes.chunks(each));
+        }
+    }
+}
+
+/// Datagrams that arrive at one time, joined as the kernel joins them: all but the last have the
+/// same length.
+#[derive(Debug, Default)]
+struct Together {
+    to: usize,
+    each: usize,
+    bytes: Vec<u8>,
+}
+
+impl Together {
+    /// Joins a datagram to them, if it may be.
+    fn takes(&mut self, to: usize, datagram: &[u8]) -> bool {
+        let joins = !self.bytes.is_empty()
+            && to == self.to
+            && self.bytes.len().is_multiple_of(self.each)
+            && (1..=self.each).contains(&datagram.len())
+            && self.bytes.len() + datagram.len() <= BUFFER;
+        if joins {
+            self.bytes.extend_from_slice(datagram);
+        }
+        joins
     }
 }

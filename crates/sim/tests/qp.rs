@@ -2,6 +2,7 @@
 //! order, atomics, refusals for want of a receive, and no work request that never completes.
 
 use std::cell::Cell;
+use std::hash::Hasher;
 
 use causeway_proto::types::{QpState, WcStatus};
 use causeway_proto::{Duration, Instant};
@@ -302,6 +303,30 @@ fn a_seed_replays_exactly() {
         });
         assert_eq!(a, b);
     }
+}
+
+/// Datagrams that are written and taken in runs are the same, at the same times, as one by one.
+#[test]
+fn runs_change_nothing_that_is_sent() {
+    let in_runs = Cell::new([0; 2]);
+    seeds::run("runs_change_nothing_that_is_sent", 1000, |seed| {
+        let [alone, together] = [false, true].map(|runs| {
+            let mut w = random_world(seed).0;
+            w.runs = runs;
+            finish(&mut w);
+            for [sent, taken] in w.nodes.iter().map(|n| n.in_runs) {
+                let [a, b] = in_runs.get();
+                in_runs.set([a + sent, b + taken]);
+            }
+            (w.sent.finish(), report(&w))
+        });
+        assert_eq!(alone, together);
+    });
+    assert!(
+        in_runs.get().iter().all(|&n| n > 1000),
+        "{:?}",
+        in_runs.get()
+    );
 }
 
 #[test]

@@ -12,11 +12,13 @@ use crate::terminate::Terminate;
 mod bundle;
 mod emit;
 mod parse;
+mod run;
 #[cfg(test)]
 mod tests;
 
 pub use bundle::{MAX_BUNDLE, MAX_BUNDLED, Segments, Table, table_len};
 pub use parse::{ParseError, Ranges};
+pub use run::{advance_header, follows};
 
 /// Protocol version, the high nibble of the first byte.
 pub const VERSION: u8 = 1;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::entry::Runs;
 use super::{Iwarp, Queues};
+use crate::bytes::BytesMut;
 use crate::host::{AtomicOp, Host, Remote};
 use crate::types::{Access, QpEvent, QpState};
 use crate::ulp::{Nak, SegMeta};
@@ -225,6 +226,37 @@ impl Iwarp {
             self.answers.built += 1;
         }
         Some(meta)
+    }
+
+    /// See [`Ulp::next_alike`](crate::ulp::Ulp::next_alike). What fails is for
+    /// [`Iwarp::next_response`] to find.
+    pub fn next_answer_alike<H: Host>(
+        &mut self,
+        work: &Queues,
+        body: BytesMut<'_>,
+        host: &mut H,
+    ) -> bool {
+        let built = self.answers.built;
+        let Some(response) = self.answers.queue.get_mut(built) else {
+            return false;
+        };
+        let (offset, Ok(part)) = (response.emitted, u32::try_from(body.len())) else {
+            return false;
+        };
+        let Answer::Read {
+            rkey, addr, len, ..
+        } = response.answer
+        else {
+            return false;
+        };
+        let goes_on =
+            response.runs.ends_with(part) && offset > 0 && part < len.saturating_sub(offset);
+        let addr = addr.wrapping_add(u64::from(offset));
+        if !goes_on || host.read_remote(work.via(), rkey, addr, body).is_err() {
+            return false;
+        }
+        response.emitted += part;
+        true
     }
 
     pub fn response_again<H: Host>(

@@ -29,6 +29,12 @@ impl Runs {
         }
     }
 
+    /// Whether the newest segments carry `chunk` bytes each.
+    #[inline]
+    pub fn ends_with(&self, chunk: u32) -> bool {
+        self.0.last().is_some_and(|run| run.chunk == chunk)
+    }
+
     /// As [`Runs::note`], where the segment does not follow the one before it.
     pub fn begin(&mut self, seq: u64, offset: u32, chunk: u32) {
         self.0.push(Run {

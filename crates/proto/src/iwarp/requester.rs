@@ -2,7 +2,7 @@
 //! completions.
 
 use super::{Iwarp, Queues, SendPart};
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
 use crate::types::{
     Payload, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, Wc, WcOpcode, WcStatus,
@@ -318,6 +318,35 @@ impl Iwarp {
             wqe.part.end = Some(seq + 1);
             work.sq.cursor = position + 1;
         }
+    }
+
+    /// See [`Ulp::next_alike`](crate::ulp::Ulp::next_alike). What fails is for
+    /// [`Iwarp::next_request`] to find.
+    pub fn next_alike<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        seq: u64,
+        body: BytesMut<'_>,
+        host: &mut H,
+    ) -> bool {
+        if work.sq.is_held() || !matches!(work.attr.state, QpState::Rts | QpState::Sqd) {
+            return false;
+        }
+        let pd = work.config.pd;
+        let Some((wqe, len)) = work.sq.current_mut().zip(u32::try_from(body.len()).ok()) else {
+            return false;
+        };
+        let offset = wqe.part.emitted;
+        let goes_on = offset > 0
+            && len < wqe.outgoing().saturating_sub(offset)
+            && wqe.part.placed.is_none()
+            && wqe.part.runs.ends_with(len);
+        if !goes_on || gather(host, pd, &wqe.wr.payload, offset, body).is_err() {
+            return false;
+        }
+        wqe.part.emitted += len;
+        self.handed_over(work, seq, host);
+        true
     }
 
     pub fn request_again<H: Host>(

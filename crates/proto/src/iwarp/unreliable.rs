@@ -14,6 +14,7 @@ use crate::unit::Unit;
 
 impl Iwarp {
     /// Request `seq` has been put where the peer will find it.
+    #[inline]
     pub fn handed_over<H: Host>(&mut self, work: &mut Queues, seq: u64, host: &mut H) {
         if work.config.service == Service::Uc && work.direct {
             self.handed = seq + 1;

@@ -348,6 +348,15 @@ impl<H: Host> Ulp for Bound<'_, H> {
         }
     }
 
+    #[inline]
+    fn next_alike(&mut self, space: Space, seq: u64, body: BytesMut<'_>) -> bool {
+        let (transport, work, host) = self.parts();
+        match space {
+            Space::Request => transport.next_alike(work, seq, body, host),
+            Space::Response => transport.next_answer_alike(work, body, host),
+        }
+    }
+
     fn again(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         let (transport, work, host) = self.parts();
         match space {

@@ -65,6 +65,7 @@ impl Default for Acks {
 impl Acks {
     /// A segment arrived in order. `complete`: it ends a request of that kind, whose completion the
     /// requester may be polling for.
+    #[inline]
     pub fn on_segment(&mut self, now: Instant, complete: Option<Kind>) {
         self.count += 1;
         self.due |= self.count >= ACK_EVERY;

@@ -9,6 +9,7 @@ use causeway_wire::trp::{
 use super::config::{ASKS_PER_WINDOW, DESERTED_AFTER};
 use super::input::terminate;
 use super::receive::Refused;
+use super::run::Run;
 use super::{Connection, SPACES, State, Transmit};
 use crate::ddp::Segment;
 use crate::time::Instant;
@@ -31,6 +32,7 @@ impl Connection {
         ulp: &mut impl Ulp,
         out: &mut [u8],
     ) -> Option<Transmit> {
+        self.tx.run = None;
         if self.refusal_due.is_some() {
             return self.transmit_refusal(out);
         }
@@ -282,13 +284,13 @@ impl Connection {
         let meta = ulp.next(space, seq, &mut segment)?;
         let len = segment.len();
         debug_assert!(meta.seq == seq && len <= limit - HEADER_LEN);
+        let run = Run::begin(space, &meta, HEADER_LEN + segment.header());
         self.note_new(space, now, HEADER_LEN + len);
         let room = limit - HEADER_LEN - len;
-        if room < table_len(1) || !self.may_send_new(space, ulp) {
-            return self.send_data(space, &meta, len, false, now, out);
-        }
         let mut table = Table::new();
-        if !table.push(len, meta.last) {
+        let alone = room < table_len(1) || !self.may_send_new(space, ulp);
+        if alone || !table.push(len, meta.last) {
+            self.tx.run = run;
             return self.send_data(space, &meta, len, false, now, out);
         }
         let out = &mut out[..limit];
@@ -419,11 +421,20 @@ impl Connection {
     /// Accounts for a data datagram, and returns what its header says.
     #[inline]
     fn data_common(&mut self, probe: bool, total: usize, now: Instant) -> Common {
-        self.tx.pacer.spend(total);
-        self.tx.active_at = now;
         if self.rx.told == self.rx.spaces[Space::Request as usize].next() {
             self.rx.acks.on_sent(now, true);
         }
+        Common {
+            ask: self.account(probe, total, now),
+            ..self.common(self.tx.epoch)
+        }
+    }
+
+    /// Accounts for a data datagram. Returns whether it is to ask for an acknowledgment.
+    #[inline]
+    pub(super) fn account(&mut self, probe: bool, total: usize, now: Instant) -> bool {
+        self.tx.pacer.spend(total);
+        self.tx.active_at = now;
         // Ask for an acknowledgment where the peer would wait for more than will come, and, once
         // half the window is used, often enough to make room for others in time.
         let window = self.tx.cc.window();
@@ -435,10 +446,7 @@ impl Connection {
         if ask {
             self.tx.unasked = 0;
         }
-        Common {
-            ask,
-            ..self.common(self.tx.epoch)
-        }
+        ask
     }
 
     fn send_control(

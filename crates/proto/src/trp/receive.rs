@@ -188,7 +188,13 @@ impl Connection {
     }
 
     /// Acts on the verdict on the request whose turn it is. Returns whether to go on.
-    fn on_verdict(&mut self, now: Instant, meta: SegMeta, kind: Kind, verdict: Verdict) -> bool {
+    pub(super) fn on_verdict(
+        &mut self,
+        now: Instant,
+        meta: SegMeta,
+        kind: Kind,
+        verdict: Verdict,
+    ) -> bool {
         let r = &mut self.rx.spaces[Space::Request as usize];
         match verdict {
             Verdict::Placed => {
@@ -218,7 +224,7 @@ impl Connection {
 }
 
 /// What a request is, by its last unit.
-fn kind(unit: &Unit) -> Kind {
+pub(super) fn kind(unit: &Unit) -> Kind {
     match unit {
         Unit::Write { .. } => Kind::Write,
         _ => Kind::Message,

@@ -221,20 +221,16 @@ impl SendSpace {
                 break;
             };
             self.una += 1;
-            if s.again {
-                self.again -= 1;
-            }
+            self.again -= u32::from(s.again);
             match s.state {
-                State::Sacked => self.sacked -= 1,
-                State::Lost => {
-                    self.lost -= 1;
-                    self.delivered(s, now, least_rtt, acked);
+                State::Sacked => {
+                    self.sacked -= 1;
+                    continue;
                 }
-                State::InFlight => {
-                    self.in_flight -= u64::from(s.size);
-                    self.delivered(s, now, least_rtt, acked);
-                }
+                State::Lost => self.lost -= 1,
+                State::InFlight => self.in_flight -= u64::from(s.size),
             }
+            self.delivered(&s, now, least_rtt, acked);
         }
     }
 
@@ -260,11 +256,12 @@ impl SendSpace {
             }
             self.sent[index].state = State::Sacked;
             self.sacked += 1;
-            self.delivered(s, now, least_rtt, acked);
+            self.delivered(&s, now, least_rtt, acked);
         }
     }
 
-    fn delivered(&mut self, s: Sent, now: Instant, least_rtt: Duration, acked: &mut Acked) {
+    #[inline]
+    fn delivered(&mut self, s: &Sent, now: Instant, least_rtt: Duration, acked: &mut Acked) {
         acked.bytes += u64::from(s.size);
         acked.largest = acked.largest.max(s.size);
         // An acknowledgment that comes sooner than the path allows answers an earlier transmission

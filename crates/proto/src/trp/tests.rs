@@ -12,8 +12,8 @@ use crate::bytes::Bytes;
 use crate::ulp::{SegMeta, Verdict};
 use crate::unit::{Frame, Kind, Unit};
 
-const COOKIE: u64 = 0xC00C1E;
-const QPNS: [u32; 2] = [1, 2];
+pub(super) const COOKIE: u64 = 0xC00C1E;
+pub(super) const QPNS: [u32; 2] = [1, 2];
 /// Bytes of payload of most segments.
 const SHORT: usize = 50;
 
@@ -200,7 +200,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn established(now: Instant) -> Connection {
+pub(super) fn established(now: Instant) -> Connection {
     let config = Config {
         max_datagram: 2000,
         ..Config::new(QPNS[0], QPNS[1], COOKIE, 5)

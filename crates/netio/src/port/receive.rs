@@ -1,0 +1,135 @@
+//! What a port receives.
+
+use std::array;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::slice::Chunks;
+
+use causeway_cancel::off;
+use quinn_udp::{RecvMeta, UdpSockRef};
+
+use super::{LONG, RECV_BATCH, RECV_SIZE, SEND_TRIES, UdpPort};
+use crate::received::Received;
+use crate::{canonical, message};
+
+impl UdpPort {
+    /// Receives what is there, up to some batches' worth, and shows `f` each datagram with its
+    /// source and the local address it was sent to.
+    ///
+    /// # Errors
+    /// Whatever `recvmsg(2)` reports, except that there is nothing, and except errors of datagrams
+    /// sent before ([`UdpPort::take_errors`] has them).
+    pub fn recv(
+        &mut self,
+        mut f: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
+    ) -> io::Result<Received> {
+        self.recv_together(|src, dst, all| all.for_each(|one| f(src, dst, one)))
+    }
+
+    /// As [`UdpPort::recv`], with those at once that the kernel has joined together.
+    ///
+    /// # Errors
+    /// As [`UdpPort::recv`].
+    pub fn recv_together(
+        &mut self,
+        mut f: impl FnMut(SocketAddr, Option<IpAddr>, Chunks<'_, u8>),
+    ) -> io::Result<Received> {
+        let mut meta = [RecvMeta::default(); RECV_BATCH];
+        let got = self.recv_batch(&mut meta)?;
+        let mut datagrams = 0;
+        let mut bytes = 0;
+        for (meta, buffer) in meta
+            .iter()
+            .zip(self.buffers.chunks_exact(RECV_SIZE))
+            .take(got)
+        {
+            let src = canonical(meta.addr);
+            let dst_ip = meta.dst_ip.map(|ip| ip.to_canonical());
+            bytes += meta.len;
+            let together = buffer[..meta.len.min(RECV_SIZE)].chunks(meta.stride.max(1));
+            datagrams += together.len();
+            f(src, dst_ip, together);
+        }
+        let full = got == self.offer;
+        // A short datagram, as in a ping-pong, most often comes alone: to look for another would
+        // only delay what it brought.
+        let more = full && (got > 1 || bytes > LONG);
+        // Where the kernel coalesces, one buffer after the other stays in the cache.
+        let coalesced = bytes >= got * RECV_SIZE / 4;
+        self.filled = if full { self.filled + 1 } else { 0 };
+        if !full {
+            self.offer = got.max(1);
+        } else if self.filled > 1 && !coalesced {
+            self.offer = (got * 2).min(RECV_BATCH);
+        }
+        Ok(Received { datagrams, more })
+    }
+
+    /// As [`UdpPort::recv_together`], from the sockets that are for one peer each: those in use, or
+    /// `all`.
+    ///
+    /// # Errors
+    /// As [`UdpPort::recv`].
+    pub fn recv_connected(
+        &mut self,
+        all: bool,
+        mut f: impl FnMut(SocketAddr, Option<IpAddr>, Chunks<'_, u8>),
+    ) -> io::Result<Received> {
+        let mut received = Received::default();
+        for peer in self.connected.iter().filter(|peer| all || peer.is_used()) {
+            let Some(dst_ip) = peer.src() else { continue };
+            let Some(buffer) = self.buffers.get_mut(..RECV_SIZE) else {
+                continue;
+            };
+            let Some(meta) = receive_one(peer.fd(), buffer)? else {
+                continue;
+            };
+            let src = canonical(meta.addr);
+            let together = buffer[..meta.len.min(RECV_SIZE)].chunks(meta.stride.max(1));
+            received.datagrams += together.len();
+            f(src, Some(dst_ip), together);
+            received.more |= meta.len > LONG;
+        }
+        Ok(received)
+    }
+
+    /// Receives into the buffers; 0 if there is nothing.
+    fn recv_batch(&mut self, meta: &mut [RecvMeta; RECV_BATCH]) -> io::Result<usize> {
+        let mut chunks = self.buffers.chunks_exact_mut(RECV_SIZE);
+        let mut slices: [IoSliceMut<'_>; RECV_BATCH] =
+            array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+        let mut result = Ok(0);
+        for _ in 0..SEND_TRIES {
+            let received = if self.offer == 1 {
+                message::receive(self.socket.as_fd(), &mut slices[0]).map(|first| {
+                    meta[0] = first;
+                    1
+                })
+            } else {
+                let socket = UdpSockRef::from(&self.socket);
+                let offered = &mut slices[..self.offer];
+                off(|| self.state.get_mut().recv(socket, offered, meta))
+            };
+            match received {
+                Ok(n) => return Ok(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                Err(e) => result = Err(e),
+            }
+        }
+        result
+    }
+}
+
+/// Receives once, as often as errors of datagrams sent before get in the way.
+fn receive_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<RecvMeta>> {
+    let mut result = Ok(None);
+    for _ in 0..SEND_TRIES {
+        match message::receive(fd, buffer) {
+            Ok(meta) => return Ok(Some(meta)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(e) => result = Err(e),
+        }
+    }
+    result
+}

@@ -1,0 +1,160 @@
+//! What ends a run, where the simulated network hardly ever gets to it.
+
+use causeway_wire::trp::{Common, Position, emit_data_header};
+
+use super::super::tests::{COOKIE, QPNS, established};
+use super::*;
+use crate::ulp::Nak;
+use crate::unit::{Frame, Kind};
+
+const NOW: Instant = Instant(1_000_000);
+/// Bytes of payload of what arrives.
+const BYTES: usize = 100;
+
+/// An upper layer with one message that never ends, which notes what it is given.
+#[derive(Default)]
+struct Endless {
+    sent: u64,
+    placed: Vec<(u64, Unit)>,
+}
+
+impl Ulp for Endless {
+    fn has_next(&self, space: Space) -> bool {
+        space == Space::Request
+    }
+
+    fn next(&mut self, _: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
+        let len = frame.room(Kind::Write)? as usize;
+        let unit = Unit::Write { rkey: 7, addr: 7 };
+        frame.put(&unit, false, len)?.put(0, &vec![7; len]);
+        let (first, last, direct) = (seq - self.sent, false, false);
+        self.sent += 1;
+        Some(SegMeta {
+            seq,
+            first,
+            last,
+            direct,
+        })
+    }
+
+    fn next_alike(&mut self, _: Space, _: u64, mut body: BytesMut<'_>) -> bool {
+        self.sent += 1;
+        body.put(0, &vec![7; body.len()])
+    }
+
+    fn again(&mut self, _: Space, _: u64, _: &mut impl Frame) -> Option<SegMeta> {
+        None
+    }
+
+    fn receive(&mut self, _: Space, m: SegMeta, unit: &Unit, _: Bytes<'_>, _: bool) -> Verdict {
+        self.placed.push((m.seq, *unit));
+        Verdict::Placed
+    }
+
+    fn acked(&mut self, _: Space, _: u64) {}
+
+    fn not_ready(&mut self, _: u64, _: u8, _: Instant) -> Option<Instant> {
+        None
+    }
+
+    fn expects_answer(&self) -> bool {
+        false
+    }
+
+    fn is_failed(&self) -> bool {
+        false
+    }
+
+    fn refused(&mut self, _: u64, _: Nak) {}
+
+    fn other_version(&mut self, _: u8, _: u8) {}
+
+    fn lost(&mut self) {}
+}
+
+/// The peer's datagram number `ahead` behind what is expected, of an endless WRITE.
+fn arriving(conn: &Connection, ahead: u32, epoch: u8, window: u16) -> Vec<u8> {
+    let common = Common {
+        dst_qpn: QPNS[0],
+        src_qpn: QPNS[1],
+        cookie: COOKIE,
+        ack_request: conn.tx.spaces[0].una() as u32,
+        window,
+        epoch,
+        ..Common::default()
+    };
+    let next = conn.rx.spaces[0].next() as u32;
+    let position = Position {
+        response: false,
+        psn: next.wrapping_add(ahead),
+        first: next,
+        last: false,
+        relaxed: false,
+    };
+    let mut out = vec![0; HEADER_LEN + BYTES + 14];
+    emit_data_header(&common, &position, &mut out).unwrap();
+    let addr = u64::from(ahead) * BYTES as u64;
+    let mut segment = ddp::Segment::new(&mut out[HEADER_LEN..]);
+    assert!(
+        segment
+            .put(&Unit::Write { rkey: 7, addr }, false, BYTES)
+            .is_some()
+    );
+    out
+}
+
+#[test]
+fn a_run_is_taken_where_it_is_due() {
+    let (mut conn, mut ulp) = (established(NOW), Endless::default());
+    let base = conn.rx.spaces[0].next();
+    let mut all: Vec<u8> = (0..5).flat_map(|i| arriving(&conn, i, 0, 100)).collect();
+    let each = all.len() / 5;
+    // The fourth goes elsewhere: from there on the general way must look.
+    all[3 * each + HEADER_LEN + 5] ^= 1;
+    let mut rest = all.chunks(each);
+    let first = rest.next().unwrap();
+    assert_eq!(conn.on_datagram(NOW, first, &mut ulp), Ok(()));
+    conn.on_run(NOW, first, &mut rest, &mut ulp);
+    let write = |i| {
+        (
+            base + i,
+            Unit::Write {
+                rkey: 7,
+                addr: i * BYTES as u64,
+            },
+        )
+    };
+    assert_eq!(ulp.placed, [write(0), write(1), write(2)]);
+    // With the handshake.
+    assert_eq!((rest.len(), conn.stats().rx_packets), (2, 1 + 3));
+}
+
+#[test]
+fn a_copy_of_an_attempt_that_is_over_begins_no_run() {
+    let (mut conn, mut ulp) = (established(NOW), Endless::default());
+    let old: Vec<u8> = (0..2).flat_map(|i| arriving(&conn, i, 0, 100)).collect();
+    let again = arriving(&conn, 0, 1, 100);
+    assert_eq!(conn.on_datagram(NOW, &again, &mut ulp), Ok(()));
+    let mut rest = old.chunks(old.len() / 2);
+    let copy = rest.next().unwrap();
+    assert_eq!(conn.on_datagram(NOW, copy, &mut ulp), Ok(()), "a duplicate");
+    conn.on_run(NOW, copy, &mut rest, &mut ulp);
+    assert_eq!((ulp.placed.len(), rest.len()), (1, 1));
+}
+
+#[test]
+fn a_run_ends_with_the_peers_window() {
+    for window in 1..5 {
+        let (mut conn, mut ulp) = (established(NOW), Endless::default());
+        let told = arriving(&conn, 0, 0, window);
+        assert_eq!(conn.on_datagram(NOW, &told, &mut ulp), Ok(()));
+        let mut out = vec![0; 20_000];
+        let sent = conn.poll_transmit(NOW, &mut ulp, &mut out).unwrap();
+        let more = conn.poll_run(NOW, &mut ulp, &mut out, sent.len, 10);
+        assert_eq!((1 + more) as u64, u64::from(window));
+        let all = out.chunks(sent.len).take(1 + more).collect::<Vec<_>>();
+        assert!(all.windows(2).all(|two| follows(two[0], two[1])));
+        assert_eq!(conn.poll_transmit(NOW, &mut ulp, &mut out), None);
+        assert_eq!(conn.poll_run(NOW, &mut ulp, &mut out, sent.len, 10), 0);
+    }
+}
