@@ -10,13 +10,13 @@ of what it finds; then it reads what the target has filled in anew.
 
 import ctypes
 import hashlib
-import json
 import mmap
 import random
 import socket
 import sys
 import time
 
+from line import Line
 from mooncake.engine import TransferEngine
 
 BYTES = 1 << 30
@@ -56,30 +56,6 @@ def start(protocol, address, memory):
     if code != 0:
         sys.exit(f"the memory cannot be registered: {code}")
     return engine
-
-
-class Line:
-    """The connection by which the sides agree: a JSON value a line."""
-
-    def __init__(self, connection):
-        self.file = connection.makefile("rw")
-
-    def tell(self, value):
-        """Sends a value."""
-        self.file.write(json.dumps(value) + "\n")
-        self.file.flush()
-
-    def hear(self):
-        """The other side's next value; ends the program if it is gone."""
-        text = self.file.readline()
-        if not text:
-            sys.exit("the other side is gone")
-        return json.loads(text)
-
-    def ask(self, value):
-        """Sends a value and waits for the answer."""
-        self.tell(value)
-        return self.hear()
 
 
 def target(protocol, address, port):

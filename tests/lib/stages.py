@@ -2,7 +2,7 @@
 
 import os
 
-from clients import matrix, verify
+from clients import agents, asked, matrix, spdk, verify
 from lib.netns import BUILD
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -191,6 +191,10 @@ def all_stages():
         Stage("clients", "the distribution's own programs", function=matrix.run),
         Stage("clients-secured", "the same on a secured wire between hosts",
               function=matrix.run_secured, asked=True),
+        Stage("nixl", "NIXL, of PyPI: its UCX backend between two agents",
+              function=asked.stage(agents), asked=True),
+        Stage("spdk", "SPDK's NVMe over fabrics, of the tree that CAUSEWAY_SPDK names",
+              function=asked.stage(spdk, asked.ADDRESSED), asked=True),
         Stage("aarch64", "cross-built for aarch64, and run by an emulated machine",
               ["tests/aarch64/run"], seconds=4700, asked=True),
         Stage("kasan", "the guests' driver in a kernel with KASAN and lockdep",
