@@ -1,5 +1,6 @@
-# The Debian packages: libraries and programs, library for development, SISCI, the guests' driver.
+# The Debian packages: libraries and programs, containers, library for development, SISCI, the
+# guests' driver.
 
 .PHONY: deb
-deb: all ## Build the Debian packages: build/deb/*.deb
+deb: all kube ## Build the Debian packages: build/deb/*.deb
 	packaging/deb

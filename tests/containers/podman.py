@@ -23,6 +23,11 @@ OTHERS = ["sh", "-c", "ls /sys/class/net/lo/ && ls -d /dev/shm && : > /dev/null 
 DOCTOR = ["/opt/causeway/bin/causeway", "doctor"]
 # What the engine's own seccomp policy and sizes take away.
 ADVICE = ("--device /dev/userfaultfd", "--cap-add SYS_NICE", "--shm-size 1g", " 0 failures")
+# What Debian's packages have of ours among files of others.
+PREFIX = {"bin": ("causeway", "causewayd", "causeway-kube"),
+          "lib": ("libibverbs.so.1", "librdmacm.so.1", "libcauseway-paths.so")}
+PLACES = {"bin": "bin", "lib": "lib/x86_64-linux-gnu/causeway"}
+SEEN = {"causeway", "causewayd", *PREFIX["lib"]}
 # Ours before the image's, also when its cache has been made anew.
 AGAIN = ["sh", "-c", "ldconfig && ldconfig -p && ibv_devinfo"]
 FIRST = re.compile(r"^\s*libibverbs\.so\.1 .*=> /opt/causeway/lib/libibverbs\.so\.1", re.MULTILINE)
@@ -90,6 +95,26 @@ def own_broker(check, engine, node, who):
               expect(engine(*run(*FILES, options=["--user", "4711:4711"])), "cway0", "ACTIVE"))
     check(f"{who}: a root that is read-only",
           expect(engine(*run("ibv_devinfo", options=["--read-only"])), "cway0"))
+
+
+def packaged(check, engine, folder):
+    """Programs and libraries as Debian's packages have them, among those of others: containers get
+    ours alone."""
+    prefix = os.path.join(folder, "usr")
+    for part, names in PREFIX.items():
+        place = os.path.join(prefix, PLACES[part])
+        os.makedirs(place)
+        for name in names:
+            shutil.copy(os.path.join(netns.BUILD, part, name), place)
+    done = subprocess.run([os.path.join(prefix, "bin", "causeway-kube"), "cdi"], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    check("podman, package: the CDI specification", expect((done.returncode, done.stdout)))
+    status, text = engine(*engine.run("ls", "/opt/causeway/bin", "/opt/causeway/lib"))
+    seen = {line for line in text.split() if not line.startswith("/")}
+    check("podman, package: no other files", None if not status and seen == SEEN else text)
+    status, text = engine(*engine.run(*AGAIN))
+    check("podman, package: ibv_devinfo, after ldconfig in the container",
+          expect((status, text), "cway0") or (None if FIRST.search(text) else text[-700:]))
 
 
 def again(check, engine):
@@ -172,6 +197,7 @@ def podman(check, folder):
             own_broker(check, engine, node, who)
             if not user:
                 again(check, engine)
+                packaged(check, engine, os.path.join(folder, "package"))
                 pairs(check, engine, node)
                 os.mkdir(os.path.join(folder, "messages"))
                 allocated(check, engine, node, messages(os.path.join(folder, "messages")))

@@ -9,7 +9,8 @@ import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
-NAMES = ["causeway", "causeway-guest-dkms", "causeway-sisci", "libcauseway-dev", "libcauseway0"]
+NAMES = ["causeway", "causeway-guest-dkms", "causeway-kube", "causeway-sisci", "libcauseway-dev",
+         "libcauseway0"]
 # Other circumstances, which must make no difference.
 ELSEWHERE = {"LC_ALL": "C", "LANG": "C", "TZ": "Pacific/Kiritimati", "USER": "somebody",
              "DEB_BUILD_OPTIONS": "noautodbgsym parallel=1"}

@@ -63,6 +63,13 @@ def options():
         for option in set(offered):
             assert option in page, f"{program}({section}) lacks {option}"
             count += 1
+    page = text("causeway-kube", 8)
+    for verb in ("cdi", "plugin"):
+        offered = re.findall(r"(--[a-z-]+)",
+                             said(os.path.join(BUILD, "bin", "causeway-kube"), verb, "--help"))
+        for option in set(offered):
+            assert option in page, f"causeway-kube(8) lacks {option}"
+            count += 1
     for verb in ("run", "status", "nodes", "vm-attach", "vm-replug", "bench"):
         offered = re.findall(r"(--[a-z-]+)", said(CAUSEWAY, *verb.split("-"), "--help"))
         page = text(f"causeway-{verb}", 1)

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::folder::Folder;
 use crate::options::{CdiOptions, InjectionOptions};
 
 /// Version of the interface.
@@ -18,31 +19,18 @@ const KIND: &str = "causeway.dev/rdma";
 pub const NAME: &str = "causeway.dev/rdma=all";
 /// Name of the specification's file.
 const FILE: &str = "causeway.dev-rdma.json";
-/// Where libraries are in the folder, as `causeway run` looks for them.
-const LIBRARY_DIRS: [&str; 2] = ["lib/causeway", "lib"];
-/// Libraries that programs ask for by name; the first must be there.
-const LIBRARIES: [&str; 4] = [
-    "libibverbs.so.1",
-    "librdmacm.so.1",
-    "libsisci.so",
-    "libcauseway.so.0",
-];
-/// Libraries that are preloaded where programs would not find them by name.
-const PRELOADED: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "libcauseway-paths.so"];
 /// Setting that names a tenant's socket.
 const SOCKET: &str = causeway_fabric::runtime::SOCKET_VARIABLE;
 
 /// What a container gets, with every default filled in and checked.
 #[derive(Clone, Debug)]
 pub struct Injection {
-    folder: PathBuf,
+    folder: Folder,
     container_folder: PathBuf,
-    /// From the folder.
-    library_dir: &'static str,
     socket: Option<PathBuf>,
 }
 
-/// A directory of the host that a container sees, read-only.
+/// A directory or file of the host that a container sees, read-only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// On the host.
@@ -78,34 +66,28 @@ impl Injection {
         for path in paths.into_iter().chain(&options.socket) {
             check_path(path)?;
         }
-        let has = |dir: &&str| folder.join(dir).join(LIBRARIES[0]).is_file();
-        let library_dir = LIBRARY_DIRS.into_iter().find(has).ok_or_else(|| {
-            let (folder, name) = (folder.display(), LIBRARIES[0]);
-            format!("no {name} in lib/causeway or lib of {folder}; --folder names another")
-        })?;
         Ok(Injection {
-            folder,
+            folder: Folder::new(folder)?,
             container_folder: options.container_folder.clone(),
-            library_dir,
             socket: options.socket.clone(),
         })
     }
 
-    /// Directories of the host that the container sees: the programs, the libraries, that of the
+    /// What the container sees of the host: the programs, the libraries, the directory of the
     /// tenant's socket. Reading suffices to connect to a socket.
     #[must_use]
     pub fn mounts(&self) -> Vec<Mount> {
         let text = |path: &Path| path.display().to_string();
-        let ours = ["bin", "lib"].map(|part| Mount {
-            host: text(&self.folder.join(part)),
-            container: text(&self.container_folder.join(part)),
+        let ours = self.folder.parts().into_iter().map(|(host, part)| Mount {
+            host: text(&host),
+            container: self.in_container(&part),
         });
         let socket = self.socket.as_deref().and_then(Path::parent);
         let socket = socket.map(|dir| Mount {
             host: text(dir),
             container: text(dir),
         });
-        ours.into_iter().chain(socket).collect()
+        ours.chain(socket).collect()
     }
 
     /// The tenant's socket, for the container's environment.
@@ -120,15 +102,16 @@ impl Injection {
     /// The environment for a container that no hook prepares.
     #[must_use]
     pub fn preloading(&self) -> Vec<(String, String)> {
-        let libraries = PRELOADED.map(|name| self.in_container(name)).join(":");
+        let libraries = Folder::preloaded().map(|part| self.in_container(&part));
+        let libraries = libraries.join(":");
         let mut all = self.environment();
         all.push(("LD_PRELOAD".to_owned(), libraries));
         all
     }
 
-    fn in_container(&self, library: &str) -> String {
-        let dir = self.container_folder.join(self.library_dir);
-        dir.join(library).display().to_string()
+    /// Where the container sees a part of the folder.
+    fn in_container(&self, part: &Path) -> String {
+        self.container_folder.join(part).display().to_string()
     }
 
     /// The file's content.
@@ -136,16 +119,9 @@ impl Injection {
     /// # Errors
     /// The hook's program has no path.
     pub fn specification(&self) -> Result<String, String> {
-        let hook = self.folder.join("bin/causeway-kube");
-        if !hook.is_file() {
-            return Err(format!(
-                "no {}: engines call it as the hook",
-                hook.display()
-            ));
-        }
-        let there = |name: &&&str| self.folder.join(self.library_dir).join(name).exists();
-        let libraries = LIBRARIES.iter().filter(there);
-        let libraries = libraries.map(|name| format!("--library={}", self.in_container(name)));
+        let hook = self.folder.hook()?;
+        let libraries = self.folder.named().into_iter();
+        let libraries = libraries.map(|part| format!("--library={}", self.in_container(&part)));
         let args = ["causeway-kube".to_owned(), "hook".to_owned()];
         let edits = Edits {
             env: self

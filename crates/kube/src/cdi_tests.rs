@@ -4,23 +4,29 @@ use serde_json::Value;
 
 use super::*;
 
-/// A folder as `make` leaves it, which goes when the test ends.
-struct Folder(PathBuf);
+/// A folder that goes when the test ends.
+struct Scratch(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let base = std::env::temp_dir().join(format!("causeway-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&base);
-        for file in [
+impl Scratch {
+    /// As `make` leaves it.
+    fn new(name: &str) -> Scratch {
+        let files = [
             "bin/causeway-kube",
             "lib/libibverbs.so.1",
             "lib/librdmacm.so.1",
-        ] {
+        ];
+        Scratch::of(name, &files)
+    }
+
+    fn of(name: &str, files: &[&str]) -> Scratch {
+        let base = std::env::temp_dir().join(format!("causeway-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&base);
+        for file in files {
             let path = base.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
-        Folder(base)
+        Scratch(base)
     }
 
     fn options(&self, socket: Option<&str>) -> InjectionOptions {
@@ -32,7 +38,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -40,7 +46,7 @@ impl Drop for Folder {
 
 #[test]
 fn the_specification_names_folder_socket_and_hook() {
-    let folder = Folder::new("cdi");
+    let folder = Scratch::new("cdi");
     let injection = Injection::new(&folder.options(Some("/run/tenants/jobs/broker.sock"))).unwrap();
     let spec: Value = serde_json::from_str(&injection.specification().unwrap()).unwrap();
     assert_eq!(spec["cdiVersion"], "0.5.0");
@@ -77,8 +83,67 @@ fn the_specification_names_folder_socket_and_hook() {
 }
 
 #[test]
+fn of_a_prefix_containers_get_our_files_alone() {
+    let private = "usr/lib/causeway";
+    let files = [
+        "usr/bin/causeway-kube",
+        "usr/bin/causeway",
+        "usr/bin/causewayd",
+        "usr/bin/sh",
+        "usr/lib/causeway/libibverbs.so.1",
+        "usr/lib/causeway/libcauseway-paths.so",
+        "usr/lib/libcauseway.so.0",
+        // Others', of the same name as ours.
+        "usr/lib/librdmacm.so.1",
+        "usr/lib/libibverbs.so.1",
+    ];
+    let scratch = Scratch::of("cdi-prefix", &files);
+    let mut options = scratch.options(None);
+    options.folder = Some(scratch.0.join("usr"));
+    let injection = Injection::new(&options).unwrap();
+    let mounts: Vec<_> = injection
+        .mounts()
+        .into_iter()
+        .map(|mount| {
+            let host = Path::new(&mount.host).strip_prefix(&scratch.0).unwrap();
+            let container = Path::new(&mount.container).strip_prefix("/opt/causeway");
+            (host.to_owned(), container.unwrap().to_owned())
+        })
+        .collect();
+    let expected = [
+        ("usr/bin/causeway".to_owned(), "bin/causeway"),
+        ("usr/bin/causewayd".to_owned(), "bin/causewayd"),
+        (format!("{private}/libibverbs.so.1"), "lib/libibverbs.so.1"),
+        (
+            "usr/lib/libcauseway.so.0".to_owned(),
+            "lib/libcauseway.so.0",
+        ),
+        (
+            format!("{private}/libcauseway-paths.so"),
+            "lib/libcauseway-paths.so",
+        ),
+    ];
+    assert_eq!(
+        mounts,
+        expected.map(|(host, part)| (PathBuf::from(host), PathBuf::from(part)))
+    );
+    let spec: Value = serde_json::from_str(&injection.specification().unwrap()).unwrap();
+    let hook = &spec["devices"][0]["containerEdits"]["hooks"][0];
+    let path = scratch.0.join("usr/bin/causeway-kube");
+    assert_eq!(hook["path"], path.to_str().unwrap());
+    let args: Vec<_> = hook["args"].as_array().unwrap()[2..].iter().collect();
+    assert_eq!(
+        args,
+        [
+            "--library=/opt/causeway/lib/libibverbs.so.1",
+            "--library=/opt/causeway/lib/libcauseway.so.0"
+        ]
+    );
+}
+
+#[test]
 fn without_a_hook_the_libraries_are_preloaded() {
-    let folder = Folder::new("cdi-preload");
+    let folder = Scratch::new("cdi-preload");
     let injection = Injection::new(&folder.options(None)).unwrap();
     assert!(injection.environment().is_empty());
     let [(name, value)] = &injection.preloading()[..] else {
@@ -90,7 +155,7 @@ fn without_a_hook_the_libraries_are_preloaded() {
 
 #[test]
 fn what_is_missing_is_named() {
-    let folder = Folder::new("cdi-missing");
+    let folder = Scratch::new("cdi-missing");
     let options = folder.options(Some("/run/a b/broker.sock"));
     assert!(Injection::new(&options).unwrap_err().contains("/run/a b"));
     fs::remove_file(folder.0.join("bin/causeway-kube")).unwrap();
@@ -108,7 +173,7 @@ fn what_is_missing_is_named() {
 
 #[test]
 fn the_file_is_put_in_place_at_once() {
-    let folder = Folder::new("cdi-write");
+    let folder = Scratch::new("cdi-write");
     let injection = Injection::new(&folder.options(None)).unwrap();
     let dir = folder.0.join("etc/cdi");
     injection.write(&dir).unwrap();

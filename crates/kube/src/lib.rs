@@ -5,6 +5,8 @@
 //! device to Kubernetes, whose kubelet then passes the specification's name to the engine.
 
 pub mod cdi;
+pub mod completions;
+pub mod folder;
 pub mod hook;
 pub mod names;
 pub mod options;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use causeway_kube::options::{Options, Verb};
-use causeway_kube::{cdi, hook, plugin};
+use causeway_kube::{cdi, completions, hook, plugin};
 use clap::Parser;
 
 fn main() -> ExitCode {
@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         Verb::Cdi(of) => cdi::command(of),
         Verb::Hook(of) => hook::command(of),
         Verb::Plugin(of) => plugin::command(of),
+        Verb::Completions(of) => completions::command(of),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -29,15 +29,19 @@ pub enum Verb {
     /// The hook that the specification names; container engines call it
     #[command(hide = true)]
     Hook(HookOptions),
+    /// Write the shells' completions; the package is made with it
+    #[command(hide = true)]
+    Completions(CompletionsOptions),
 }
 
 /// What a container gets.
 #[derive(Args, Clone, Debug)]
 pub struct InjectionOptions {
-    /// Folder on the host with bin/ and lib/ [default: the one above this program's]
+    /// Folder on the host with bin/ and lib/, or prefix of an installation, of which containers get
+    /// Causeway's files alone [default: what this program is in the bin/ of]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
-    /// Where containers see that folder
+    /// Where containers see programs and libraries
     #[arg(long, value_name = "DIR", default_value = "/opt/causeway")]
     pub container_folder: PathBuf,
     /// Socket of a broker's tenant: containers get its directory and come by it. Its users must be
@@ -120,4 +124,11 @@ pub struct HookOptions {
     /// A library that the container's programs are to find by its name: a path in the container
     #[arg(long = "library", value_name = "FILE")]
     pub libraries: Vec<PathBuf>,
+}
+
+/// Options of `completions`.
+#[derive(Args, Clone, Debug)]
+pub struct CompletionsOptions {
+    /// A directory that is laid out as /usr/share
+    pub directory: PathBuf,
 }
