@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 
 from kill.harness import Failed
 from lib import netns, perftest
@@ -11,6 +12,10 @@ SECONDS = 60
 # Debian's, which has pyverbs.
 PYTHON = "/usr/bin/python3"
 FORGOTTEN = os.path.join(netns.ROOT, "tests", "secure", "forgotten.py")
+SILENT = os.path.join(netns.ROOT, "tests", "secure", "silent.py")
+# A peer that does not answer is given up after 5 s: who waits for that takes longer, however fast
+# the machine is, and who does not takes some milliseconds.
+SILENT_SECONDS = 4
 # Places of the hosts' GIDs.
 IPV4, IPV6 = "0", "1"
 # ibv_ud_pingpong's sizes: whole on any link, and in fragments on all.
@@ -75,6 +80,18 @@ def datagrams_to_who_has_forgotten(scene):
         raise Failed(program.text[-500:])
 
 
+def datagrams_beside_a_silent_peer(scene):
+    """What waits for a peer that does not answer keeps nothing else from being sent."""
+    scene.start([new_key()])
+    argv = [PYTHON, SILENT, scene.world.server.address]
+    program = scene.bench.start(scene.world.client, argv)
+    status = program.wait_end(SECONDS)
+    came = re.search(r"came after ([\d.]+) s", program.text)
+    if status or not came or float(came[1]) > SILENT_SECONDS:
+        raise Failed(program.text[-500:])
+    return came[0]
+
+
 def is_deaf(scene, words, said_by=1):
     """Nothing arrives, and one of both programs says why."""
     argv = pingpong(scene, "-g", IPV4)
@@ -129,4 +146,5 @@ def multicast_is_refused(scene):
 
 
 TESTS = (datagrams, datagrams_meddled_with, datagrams_to_who_has_forgotten,
-         datagrams_by_another_key, datagrams_in_the_clear, multicast_is_refused)
+         datagrams_beside_a_silent_peer, datagrams_by_another_key, datagrams_in_the_clear,
+         multicast_is_refused)

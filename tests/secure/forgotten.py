@@ -28,12 +28,12 @@ def attributes():
 class End:
     """A queue pair with queues and memory of its own."""
 
-    def __init__(self, pd, context):
-        self.cq = CQ(context, 64)
+    def __init__(self, pd, context, sends=16, size=SIZE):
+        self.cq = CQ(context, sends + 16)
         init = QPInitAttr(qp_type=e.IBV_QPT_UD, scq=self.cq, rcq=self.cq,
-                          cap=QPCap(max_send_wr=16, max_recv_wr=16))
+                          cap=QPCap(max_send_wr=sends, max_recv_wr=16))
         self.qp = QP(pd, init, attributes())
-        self.mr = MR(pd, GRH + SIZE, e.IBV_ACCESS_LOCAL_WRITE)
+        self.mr = MR(pd, GRH + size, e.IBV_ACCESS_LOCAL_WRITE)
 
     def restart(self):
         """Resets it, and makes it ready again."""

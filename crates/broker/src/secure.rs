@@ -5,7 +5,7 @@
 //! key does not reveal. What both brokers know of the connection (tenants, users, GIDs, queue
 //! pairs, cookies, version, features and ciphers) stands in the messages, and is compared.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ use snow::{Builder, HandshakeState};
 
 use crate::ids::EndpointId;
 use crate::keys::{Psk, WireKeys};
+use pending::{Pending, PendingTable};
 
 /// The protocol's name, which all that is derived depends on.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -59,17 +60,10 @@ pub(crate) struct Ends {
     pub peer_gid: Option<[u8; 16]>,
 }
 
-/// A handshake that was begun.
-struct Pending {
-    noise: HandshakeState,
-    ends: Ends,
-    since: Instant,
-}
-
 /// The handshakes of all endpoints.
 #[derive(Default)]
 pub(crate) struct Handshakes {
-    pending: BTreeMap<Name, Pending>,
+    pending: PendingTable,
     /// QPs that have keys.
     secured: BTreeSet<At>,
     /// QPs of which the log says already that a handshake failed.
@@ -98,7 +92,8 @@ impl Handshakes {
 
     fn begin_as(&mut self, name: Name, ends: Ends, keys: &WireKeys) -> Result<Vec<u8>, Errno> {
         let psk = keys.first().ok_or(Errno::NOKEY)?;
-        if !self.pending.contains_key(&name) && !self.has_room(name.0) {
+        let since = Instant::now();
+        if !self.pending.has_room(name, since) {
             return Err(Errno::NOBUFS);
         }
         let builder = builder(psk).ok_or(Errno::IO)?;
@@ -116,22 +111,8 @@ impl Handshakes {
             },
         };
         let message = write(&mut noise, &offer).ok_or(Errno::IO)?;
-        let since = Instant::now();
         self.pending.insert(name, Pending { noise, ends, since });
         Ok(message)
-    }
-
-    /// Whether an endpoint may begin another. Who wants an association gives it up without a word,
-    /// so those are forgotten that have waited for long.
-    fn has_room(&mut self, id: EndpointId) -> bool {
-        let range = (id, 0, 0)..=(id, u32::MAX, u64::MAX);
-        let count = |pending: &BTreeMap<Name, Pending>| pending.range(range.clone()).count();
-        if count(&self.pending) >= PENDING_PER_ENDPOINT_MAX {
-            self.pending.retain(|name, pending| {
-                name.0 != id || name.2 == 0 || pending.since.elapsed() < ASSOCIATION_PENDING_MAX
-            });
-        }
-        count(&self.pending) < PENDING_PER_ENDPOINT_MAX
     }
 
     /// Answers one that a peer has begun.
@@ -170,7 +151,7 @@ impl Handshakes {
     }
 
     fn finish_as(&mut self, name: Name, request: &FinishRequest) -> Result<HandshakeReply, Errno> {
-        let pending = self.pending.get_mut(&name).ok_or(Errno::NOENT)?;
+        let pending = self.pending.get_mut(name).ok_or(Errno::NOENT)?;
         let read = read::<Acceptance>(&mut pending.noise, &request.message);
         let Some(acceptance) = read else {
             return Ok(refusal(Why::Key));
@@ -178,7 +159,7 @@ impl Handshakes {
         // It was made by the peer's broker: what it says, it means.
         let Some(Pending {
             mut noise, ends, ..
-        }) = self.pending.remove(&name)
+        }) = self.pending.remove(name)
         else {
             return Err(Errno::NOENT);
         };
@@ -241,14 +222,14 @@ impl Handshakes {
 
     /// The connection of a QP has ended.
     pub fn forget(&mut self, at: At) {
-        self.pending.remove(&(at.0, at.1, 0));
+        self.pending.remove((at.0, at.1, 0));
         self.secured.remove(&at);
         self.told.remove(&at);
     }
 
     /// An endpoint has ended.
     pub fn end(&mut self, id: EndpointId) {
-        self.pending.retain(|name, _| name.0 != id);
+        self.pending.end(id);
         self.secured.retain(|at| at.0 != id);
         self.told.retain(|at| at.0 != id);
     }
@@ -378,5 +359,6 @@ fn agreed(cipher: u8, message: Vec<u8>, send: [u8; 32], receive: [u8; 32]) -> Ha
 
 mod associations;
 pub(crate) mod messages;
+mod pending;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! The datagram wire: messages of UD queue pairs, a datagram each, through the endpoint's port.
 
 mod secured;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -132,9 +133,9 @@ impl UdLink {
         let (mut end, mut count) = (0, 0);
         let mut batch: Option<Batch> = None;
         self.send_unsent(wire);
-        self.go_on_with_handshakes(wire, core, rank);
+        self.go_on_with_handshakes(wire, core, rank, now);
         let (before, behind) = self.overhead();
-        while self.unsent.is_empty() && !self.is_full() {
+        while self.unsent.is_empty() {
             let at = end + before;
             let mut room = BytesMut::from(&mut wire.buffer[at + HEADER_LEN..at + WHOLE]);
             let Some(out) = qp.next_datagram(&mut room, core) else {

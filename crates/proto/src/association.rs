@@ -264,7 +264,9 @@ impl Associations {
     pub fn asks_broker(&self, own: IpAddr, from: SocketAddr, handshake: &Handshake<'_>) -> bool {
         let peer = self.peer_of(own, from, handshake);
         let new = |message| !self.table.has_answered(&peer, message) && !self.is_asked(message);
-        handshake.dst_qpn == self.qpn && handshake.step.begins().is_some_and(new)
+        handshake.dst_qpn == self.qpn
+            && handshake.step.begins().is_some_and(new)
+            && !self.table.is_complete(&peer, handshake.sender)
     }
 
     fn peer_of(&self, own: IpAddr, from: SocketAddr, handshake: &Handshake<'_>) -> Peer {
@@ -314,7 +316,10 @@ impl Associations {
             self.write(peer, from, (peer_cookie, own), step);
             return Ok(());
         }
-        if self.is_asked(message) || self.asks.len() >= ASKS_MAX {
+        // A copy that the network, or somebody, has kept until the handshake was complete: the peer
+        // needs no answer, and the broker would compute another for nothing.
+        let is_late = self.table.is_complete(&peer, peer_cookie);
+        if is_late || self.is_asked(message) || self.asks.len() >= ASKS_MAX {
             return Err(Ignored::Stale);
         }
         let message = message.to_vec();

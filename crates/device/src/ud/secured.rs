@@ -1,9 +1,7 @@
 //! Sealed datagrams of a UD queue pair, and the handshakes before them.
 //!
-//! A datagram to a peer that there is no association with yet waits for it, complete as it is for
-//! the program. So much may wait; beyond that the send queue does.
+//! A datagram to a peer that there is no association with yet waits for it ([`super::waiting`]).
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use causeway_fabric::secure::phase_packets;
@@ -16,6 +14,7 @@ use causeway_shm::Counter;
 use causeway_wire::datagram::Datagram;
 use causeway_wire::secure::{Handshake, SEALED_HEADER_LEN, Step, TAG_LEN, Why, is_handshake};
 
+use super::waiting::Waiting;
 use super::{Arrival, Batch, UdLink};
 use crate::broker_request::BrokerRequest;
 use crate::core::Core;
@@ -23,16 +22,11 @@ use crate::gate::Verdict;
 use crate::not_secured;
 use crate::udp::UdpWire;
 
-/// Bytes of datagrams that may wait for associations.
-const WAITING_MOST: usize = 1 << 20;
-
 /// What a UD queue pair has whose datagrams are sealed.
 #[derive(Debug)]
 pub(super) struct Secured {
     associations: Associations,
-    /// Room for a header, the datagram, room for a tag; in the order in which they were posted.
-    waiting: VecDeque<(Peer, Batch, Vec<u8>)>,
-    waiting_bytes: usize,
+    waiting: Waiting,
     /// What was received is opened here.
     scratch: Vec<u8>,
     /// The broker thread is to ask for associations.
@@ -59,8 +53,7 @@ impl UdLink {
             secured: secured.then(|| {
                 Box::new(Secured {
                     associations: associations(),
-                    waiting: VecDeque::new(),
-                    waiting_bytes: 0,
+                    waiting: Waiting::default(),
                     scratch: Vec::new(),
                     asked: false,
                     told: false,
@@ -79,13 +72,6 @@ impl UdLink {
         } else {
             (0, 0)
         }
-    }
-
-    /// Whether the send queue has to wait for associations.
-    pub(super) fn is_full(&self) -> bool {
-        self.secured.as_ref().is_some_and(|secured| {
-            secured.waiting_bytes >= WAITING_MOST || secured.associations.is_busy()
-        })
     }
 
     pub(super) fn handshake_deadline(&self) -> Option<Instant> {
@@ -120,17 +106,19 @@ impl UdLink {
             return;
         };
         for peer in secured.associations.on_timer(now) {
-            let before = secured.waiting.len();
-            secured.waiting.retain(|(to, ..)| *to != peer);
-            let lost = before - secured.waiting.len();
+            let lost = secured.waiting.lose(&peer);
             core.stats.add(Counter::Drops, lost as u64);
-            let bytes = |(_, _, bytes): &(Peer, Batch, Vec<u8>)| bytes.len();
-            secured.waiting_bytes = secured.waiting.iter().map(bytes).sum();
         }
     }
 
     /// Sends handshake datagrams, and what has waited for associations that there are now.
-    pub(super) fn go_on_with_handshakes(&mut self, wire: &mut UdpWire, core: &Core, rank: usize) {
+    pub(super) fn go_on_with_handshakes(
+        &mut self,
+        wire: &mut UdpWire,
+        core: &Core,
+        rank: usize,
+        now: Instant,
+    ) {
         while let Some(letter) = self.next_letter() {
             let to = (letter.to.ip(), letter.to.port());
             self.record(true, letter.from, to, &letter.bytes);
@@ -149,15 +137,18 @@ impl UdLink {
             secured.tell(peer, why);
         }
         if !secured.associations.take_news() {
+            secured.begin_handshakes(core, now);
             return;
         }
+        let Secured {
+            associations,
+            waiting,
+            ..
+        } = &mut **secured;
+        let taken = waiting.take_ready(|peer| associations.is_ready(peer));
+        secured.begin_handshakes(core, now);
         let mut ready = Vec::new();
-        for (peer, batch, mut bytes) in std::mem::take(&mut secured.waiting) {
-            if !secured.associations.is_ready(&peer) {
-                secured.waiting.push_back((peer, batch, bytes));
-                continue;
-            }
-            secured.waiting_bytes -= bytes.len();
+        for (peer, batch, mut bytes) in taken {
             if secured.associations.seal(&peer, &mut bytes) {
                 ready.push((batch, bytes));
             } else {
@@ -202,13 +193,9 @@ impl UdLink {
             core.stats.add(Counter::Drops, u64::from(!sealed));
             return sealed;
         }
-        let Some(cookie) = new_cookie() else {
-            core.stats.add(Counter::Drops, 1);
-            return false;
-        };
-        secured.associations.begin(now, peer, batch.dst, cookie);
-        secured.waiting_bytes += datagram.len();
-        secured.waiting.push_back((peer, *batch, datagram.to_vec()));
+        let lost = secured.waiting.push(peer, *batch, datagram);
+        core.stats.add(Counter::Drops, lost as u64);
+        secured.begin_handshakes(core, now);
         false
     }
 
@@ -315,6 +302,20 @@ impl UdLink {
 }
 
 impl Secured {
+    /// Begins handshakes with peers for which something waits, as many as may be under way.
+    fn begin_handshakes(&mut self, core: &Core, now: Instant) {
+        while !self.associations.is_busy()
+            && let Some((peer, to)) = self.waiting.next_unbegun()
+        {
+            if let Some(cookie) = new_cookie() {
+                self.associations.begin(now, peer, to, cookie);
+            } else {
+                let lost = self.waiting.lose(&peer);
+                core.stats.add(Counter::Drops, lost as u64);
+            }
+        }
+    }
+
     /// Tells people of a peer that there can be no association with: once, since all is repeated.
     fn tell(&mut self, peer: Peer, why: Why) {
         if !std::mem::replace(&mut self.told, true) {

@@ -31,6 +31,8 @@ pub(super) struct Association {
 pub(super) struct Table {
     phase_packets: u64,
     by_cookie: HashMap<u64, Association>,
+    /// The same, by the name that the peer has for it.
+    by_peer_cookie: HashMap<(Peer, u64), u64>,
     /// By which to seal.
     current: HashMap<Peer, u64>,
     /// Those that are not proved, the oldest first.
@@ -92,6 +94,14 @@ impl Table {
         self.answer_to(peer, message).is_some()
     }
 
+    /// Whether a peer's cookie names an association that both sides have. No peer begins one by
+    /// that name any more.
+    pub fn is_complete(&self, peer: &Peer, peer_cookie: u64) -> bool {
+        let own = self.by_peer_cookie.get(&(*peer, peer_cookie));
+        let association = own.and_then(|cookie| self.by_cookie.get(cookie));
+        association.is_some_and(|association| association.answered.is_none())
+    }
+
     /// Enters an association. One that the peer has begun comes with its message and our answer.
     pub fn insert(
         &mut self,
@@ -121,6 +131,7 @@ impl Table {
             answered,
             used: self.uses,
         };
+        self.by_peer_cookie.insert((peer, peer_cookie), cookie);
         self.by_cookie.insert(cookie, association);
     }
 
@@ -142,15 +153,24 @@ impl Table {
 
     fn remove(&mut self, cookie: u64) {
         self.unproved.retain(|unproved| *unproved != cookie);
-        if let Some(association) = self.by_cookie.remove(&cookie)
-            && self.current.get(&association.peer) == Some(&cookie)
-        {
-            self.current.remove(&association.peer);
+        let Some(association) = self.by_cookie.remove(&cookie) else {
+            return;
+        };
+        let Association {
+            peer, peer_cookie, ..
+        } = association;
+        if self.current.get(&peer) == Some(&cookie) {
+            self.current.remove(&peer);
+        }
+        // Another may have come by that name, from a broker that was started anew meanwhile.
+        if self.by_peer_cookie.get(&(peer, peer_cookie)) == Some(&cookie) {
+            self.by_peer_cookie.remove(&(peer, peer_cookie));
         }
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
+        assert!(self.by_peer_cookie.len() <= self.by_cookie.len());
         self.by_cookie.len()
     }
 }

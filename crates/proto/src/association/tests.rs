@@ -245,6 +245,54 @@ fn a_repeated_message_gets_the_same_answer() {
 }
 
 #[test]
+fn a_late_copy_of_what_began_is_not_answered_again() {
+    let mut sides = [Side::new(0), Side::new(1)];
+    sides[0].begin(T0);
+    let begin = sides[0].letters().remove(0);
+    sides[1].hear(T0, &begin).unwrap();
+    carry(&mut sides, T0);
+    let datagram = sides[0].sealed().unwrap();
+    assert_eq!(sides[1].open(&datagram).unwrap(), TEXT);
+    let asks = |side: &Side, letter: &[u8]| {
+        let handshake = Handshake::parse(letter).unwrap();
+        side.it.asks_broker(at(1).ip(), at(0), &handshake)
+    };
+    assert!(!asks(&sides[1], &begin));
+    assert_eq!(sides[1].hear(T0, &begin), Err(Ignored::Stale));
+    assert!(!sides[1].it.has_ask());
+    // Another process of the peer's begins under another name, and is answered.
+    sides[0].it = Associations::new(QPNS[0], 100);
+    sides[0].begin(T0);
+    let anew = sides[0].letters().remove(0);
+    assert!(asks(&sides[1], &anew));
+    sides[1].hear(T0, &anew).unwrap();
+    assert!(sides[1].it.has_ask());
+}
+
+#[test]
+fn a_name_is_free_again_while_nothing_was_opened_by_its_keys() {
+    let mut sides = [Side::new(0), Side::new(1)];
+    sides[0].begin(T0);
+    let begin = sides[0].letters().remove(0);
+    sides[1].hear(T0, &begin).unwrap();
+    // The answer is lost, and the peer's broker is started anew: it makes another message.
+    sides[1].letters();
+    let Ok(handshake) = Handshake::parse(&begin) else {
+        panic!("no handshake");
+    };
+    let other = Handshake {
+        step: Step::Begin(b"another message"),
+        ..handshake
+    };
+    let mut out = [0; HANDSHAKE_MAX];
+    let len = other.emit(&mut out).unwrap();
+    sides[1].hear(T0, &out[..len]).unwrap();
+    assert!(sides[1].it.has_ask());
+    assert_eq!(sides[1].letters().len(), 1);
+    assert_eq!(sides[1].it.table.len(), 2);
+}
+
+#[test]
 fn recordings_of_one_peer_stay_few() {
     let mut sides = [Side::new(0), Side::new(1)];
     for _ in 0..4 * UNPROVED_OF_PEER_MAX {

@@ -1,0 +1,230 @@
+//! Datagrams of a UD queue pair that wait for associations, complete as they are for the program.
+//!
+//! A peer that does not answer keeps no other's datagrams from being sent. So the send queue never
+//! waits: what is beyond the bounds is lost, as the network may lose it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use causeway_proto::association::Peer;
+
+use super::Batch;
+
+/// Bytes that may wait for one peer: a send queue's worth, as programs make them.
+const WAITING_OF_PEER_MOST: usize = 1 << 20;
+/// Bytes that may wait for all.
+const WAITING_MOST: usize = 4 << 20;
+/// Peers for whom something may wait: as many as there may be associations.
+const PEERS_MAX: usize = 4096;
+
+/// What waits for one peer, in the order in which it was posted.
+#[derive(Debug, Default)]
+struct Line {
+    datagrams: VecDeque<(Batch, Vec<u8>)>,
+    bytes: usize,
+    /// A handshake has begun.
+    begun: bool,
+}
+
+/// What waits for all. Of each datagram there is room for a header, itself, and room for a tag.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    lines: HashMap<Peer, Line>,
+    bytes: usize,
+    /// Peers that no handshake has begun with, the first that has to wait in front.
+    unbegun: VecDeque<Peer>,
+}
+
+impl Waiting {
+    /// Adds a datagram. Returns how many are lost by that: this one, or others of the peer for
+    /// which most waits.
+    pub fn push(&mut self, peer: Peer, batch: Batch, datagram: &[u8]) -> usize {
+        let len = datagram.len();
+        let known = self.lines.get(&peer);
+        let after = known.map_or(0, |line| line.bytes) + len;
+        if after > WAITING_OF_PEER_MOST || known.is_none() && self.lines.len() >= PEERS_MAX {
+            return 1;
+        }
+        let mut lost = 0;
+        while self.bytes + len > WAITING_MOST {
+            let longest = self.lines.values_mut().max_by_key(|line| line.bytes);
+            let last = longest
+                .filter(|line| line.bytes > after)
+                .and_then(Line::pop_last);
+            let Some(last) = last else {
+                return lost + 1;
+            };
+            self.bytes -= last;
+            lost += 1;
+        }
+        if !self.lines.contains_key(&peer) {
+            self.unbegun.push_back(peer);
+        }
+        self.bytes += len;
+        let line = self.lines.entry(peer).or_default();
+        line.bytes += len;
+        line.datagrams.push_back((batch, datagram.to_vec()));
+        lost
+    }
+
+    /// The next peer that a handshake is to begin with, and where it is reached.
+    pub fn next_unbegun(&mut self) -> Option<(Peer, SocketAddr)> {
+        loop {
+            let peer = self.unbegun.pop_front()?;
+            let Some(line) = self.lines.get_mut(&peer) else {
+                continue;
+            };
+            // If all of it was lost, nobody needs the association.
+            let Some((batch, _)) = line.datagrams.front() else {
+                self.lines.remove(&peer);
+                continue;
+            };
+            line.begun = true;
+            return Some((peer, batch.dst));
+        }
+    }
+
+    /// Gives up what waits for a peer. Returns how many datagrams that were.
+    pub fn lose(&mut self, peer: &Peer) -> usize {
+        self.take(peer).map_or(0, |line| line.datagrams.len())
+    }
+
+    /// Takes what waits for peers that are ready.
+    pub fn take_ready(&mut self, is_ready: impl Fn(&Peer) -> bool) -> Vec<(Peer, Batch, Vec<u8>)> {
+        let peers = self.lines.keys().filter(|peer| is_ready(peer));
+        let peers: Vec<Peer> = peers.copied().collect();
+        let mut ready = Vec::new();
+        for peer in peers {
+            let line = self.take(&peer).unwrap_or_default();
+            let datagrams = line.datagrams.into_iter();
+            ready.extend(datagrams.map(|(batch, bytes)| (peer, batch, bytes)));
+        }
+        ready
+    }
+
+    fn take(&mut self, peer: &Peer) -> Option<Line> {
+        let line = self.lines.remove(peer)?;
+        self.bytes -= line.bytes;
+        if !line.begun {
+            self.unbegun.retain(|unbegun| unbegun != peer);
+        }
+        Some(line)
+    }
+}
+
+impl Line {
+    /// Takes what was added last. Returns how many bytes that were.
+    fn pop_last(&mut self) -> Option<usize> {
+        let (_, bytes) = self.datagrams.pop_back()?;
+        self.bytes -= bytes.len();
+        Some(bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const LEN: usize = 4096;
+
+    fn peer(n: usize) -> Peer {
+        Peer {
+            own: Ipv4Addr::LOCALHOST.into(),
+            address: Ipv4Addr::from(0x0A00_0000 + n as u32).into(),
+            qpn: 0x1001,
+        }
+    }
+
+    fn push(waiting: &mut Waiting, n: usize, len: usize) -> usize {
+        let batch = Batch {
+            dst: SocketAddr::new(peer(n).address, 20482),
+            src: peer(n).own,
+            class: 0,
+            segment: len,
+            may_fragment: false,
+            rank: 0,
+        };
+        let lost = waiting.push(peer(n), batch, &vec![n as u8; len]);
+        let bytes = |line: &Line| {
+            let bytes = line.datagrams.iter().map(|(_, bytes)| bytes.len());
+            assert_eq!(line.bytes, bytes.sum::<usize>());
+            line.bytes
+        };
+        assert_eq!(waiting.bytes, waiting.lines.values().map(bytes).sum());
+        assert!(waiting.bytes <= WAITING_MOST);
+        lost
+    }
+
+    #[test]
+    fn one_peer_takes_its_share_and_loses_what_is_beyond() {
+        let mut waiting = Waiting::default();
+        for _ in 0..WAITING_OF_PEER_MOST / LEN {
+            assert_eq!(push(&mut waiting, 1, LEN), 0);
+        }
+        assert_eq!(push(&mut waiting, 1, 1), 1);
+        assert_eq!(push(&mut waiting, 2, LEN), 0, "there is room for others");
+        assert_eq!(waiting.lose(&peer(1)), WAITING_OF_PEER_MOST / LEN);
+        assert_eq!(waiting.bytes, LEN);
+        assert_eq!(push(&mut waiting, 1, LEN), 0);
+    }
+
+    #[test]
+    fn where_all_is_taken_the_peer_loses_for_which_most_waits() {
+        let mut waiting = Waiting::default();
+        let many = WAITING_MOST / WAITING_OF_PEER_MOST;
+        for n in 0..many {
+            for _ in 0..WAITING_OF_PEER_MOST / LEN {
+                assert_eq!(push(&mut waiting, n, LEN), 0);
+            }
+        }
+        for _ in 0..16 {
+            assert_eq!(push(&mut waiting, many, 2 * LEN), 2, "two make room");
+        }
+        assert_eq!(waiting.lines[&peer(many)].datagrams.len(), 16);
+        // They lose in turn, and never to one that has as much.
+        let shares = (0..many).map(|n| waiting.lines[&peer(n)].bytes);
+        let (least, most) = (shares.clone().min().unwrap(), shares.max().unwrap());
+        assert!(most - least <= LEN, "{least} {most}");
+        assert_eq!(push(&mut waiting, 0, 2 * LEN), 1);
+    }
+
+    #[test]
+    fn what_waits_is_sent_in_order_once_there_are_keys() {
+        let mut waiting = Waiting::default();
+        for len in 1..=3 {
+            push(&mut waiting, 1, len);
+            push(&mut waiting, 2, len);
+        }
+        let ready = waiting.take_ready(|it| *it == peer(1));
+        let lens: Vec<usize> = ready.iter().map(|(_, _, bytes)| bytes.len()).collect();
+        assert_eq!(lens, [1, 2, 3]);
+        assert!(ready.iter().all(|(to, ..)| *to == peer(1)));
+        assert_eq!(waiting.next_unbegun().unwrap().0, peer(2));
+        assert_eq!(waiting.next_unbegun(), None, "there is no need any more");
+        assert_eq!(waiting.lose(&peer(2)), 3);
+        assert_eq!((waiting.bytes, waiting.lines.len()), (0, 0));
+    }
+
+    #[test]
+    fn handshakes_begin_in_the_order_in_which_peers_came_and_once() {
+        let mut waiting = Waiting::default();
+        for n in 0..PEERS_MAX {
+            assert_eq!(push(&mut waiting, n, 64), 0);
+        }
+        assert_eq!(push(&mut waiting, PEERS_MAX, 64), 1, "too many");
+        assert_eq!(push(&mut waiting, 7, 64), 0);
+        for n in 0..PEERS_MAX {
+            assert_eq!(waiting.next_unbegun().unwrap().0, peer(n));
+        }
+        assert_eq!(waiting.next_unbegun(), None);
+        assert_eq!(waiting.lose(&peer(7)), 2);
+        push(&mut waiting, 7, 64);
+        assert_eq!(
+            waiting.next_unbegun().unwrap().0,
+            peer(7),
+            "given up before"
+        );
+    }
+}
