@@ -13,8 +13,8 @@ from containers.node import Node
 from lib import netns
 
 SECONDS = 60
-# A user that has no other meaning.
-USER = 4002
+# A user that has no other meaning, here or in the stages beside this one.
+USER = 4003
 PORT = ":18515 "
 FILES = ["sh", "-c", "ls /sys/class/infiniband /dev/infiniband && "
          "cat /sys/class/infiniband/cway0/ports/1/state"]

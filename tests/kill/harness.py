@@ -18,6 +18,8 @@ SHM_SECONDS = patient(2.0)
 # The retry budget (at least 4 s), and time to find it used up.
 UDP_SECONDS = patient(6.0)
 START_SECONDS = 20.0
+# Below those of the other stages that may run beside these.
+FIRST_PORT = 16200
 POLL_SECONDS = 0.005
 TRAFFIC = os.path.join(netns.BUILD, "test", "traffic")
 VERIFY = os.path.join(netns.BUILD, "test", "verify")
@@ -115,7 +117,7 @@ class Bench:
         self.wire = wire
         self.limit = SHM_SECONDS if wire == "shm" else UDP_SECONDS
         self.programs = []
-        self.port = 18700
+        self.port = FIRST_PORT
 
     def start(self, host, argv):
         """Starts a program under `causeway run`."""

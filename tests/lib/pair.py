@@ -22,6 +22,8 @@ TCP_LISTEN = "0A"
 POLL_SECONDS = 0.005
 # A program whose partner failed may notice, or wait for it for ever.
 SURVIVOR_SECONDS = 3.0
+# On a busy machine a debugger takes long to read the symbols; what it says is no more than a help.
+GDB_SECONDS = 60
 
 
 class Outcome:
@@ -83,10 +85,13 @@ def stacks(process):
     """Where the threads of a hung process stand, if a debugger is installed."""
     if not shutil.which("gdb") or process.poll() is not None:
         return ""
-    found = subprocess.run(
-        ["gdb", "-p", str(process.pid), "-batch", "-ex", "thread apply all bt 25"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, errors="replace", timeout=60, check=False)
+    try:
+        found = subprocess.run(
+            ["gdb", "-p", str(process.pid), "-batch", "-ex", "thread apply all bt 25"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, errors="replace", timeout=GDB_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"\n--- no stacks of {process.args[-3:]}: gdb took more than {GDB_SECONDS} s\n"
     return f"\n--- stacks of {process.args[-3:]}\n{found.stdout}"
 
 

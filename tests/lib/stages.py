@@ -1,19 +1,25 @@
 """The stages of tests/run, in order: cheap and fundamental first."""
 
 import os
+import subprocess
 
 from clients import agents, asked, matrix, spdk, verify
 from lib.netns import BUILD
+from lib.report import Stopwatch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CARGO_FLAGS = ["--locked"]
+UNIT = ["--workspace", "--exclude", "causeway-sim"]
+UNIT_ENV = {"CAUSEWAY_BUILD": BUILD}
+# What only computes leaves the processor to those beside it, whenever they want it.
+COMPUTING = ["nice", "-n", "10"]
 
 
 class Stage:
     """A command (`argv`) that prints its counts, or a function that reports by itself."""
 
     def __init__(self, name, what, argv=None, function=None, seconds=600, env=None,
-                 beside=False, asked=False, chooses=False):
+                 beside=False, sleeps=False, asked=False, chooses=False):
         self.name = name
         self.what = what
         self.argv = argv
@@ -21,8 +27,11 @@ class Stage:
         # When it hangs: several times what it takes alone, since machines are shared.
         self.seconds = seconds
         self.env = env or {}
-        # May run while other such stages run: it mostly waits, and judges no time closely.
-        self.beside = beside
+        # May run while other such stages run: it judges no time closely.
+        self.beside = beside or sleeps
+        # The same, and what it waits for is mostly the end of a lease or a budget of retries. Its
+        # programs may poll meanwhile, where a processor is free.
+        self.sleeps = sleeps
         # Too long for `make test`: it runs when it is asked for.
         self.asked = asked
         # Can run those of its tests alone whose names hold a text.
@@ -101,23 +110,56 @@ def package_stages():
     ]
 
 
+def compile_tests(report, _text):
+    """Compiles what `unit` runs: its programs are to have the machine to themselves."""
+    watch = Stopwatch()
+    done = subprocess.run([*COMPUTING, *cargo(*UNIT, "--no-run")], cwd=ROOT, check=False,
+                          env=dict(os.environ, **UNIT_ENV), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace")
+    problem = f"exit status {done.returncode}" if done.returncode else None
+    report.add("compile", "the tests that `unit` runs", problem, watch.seconds(), done.stdout)
+
+
+def computing_stages():
+    """Those that compute all the time, for which no clock matters, and some that mostly sleep."""
+    return [
+        Stage("compile", "the tests that `unit` runs", function=compile_tests, beside=True),
+        Stage("sim", "simulated networks, 10,000 seeds",
+              [*COMPUTING, *cargo("--release", "-p", "causeway-sim")], seconds=1800, beside=True),
+        Stage("loom", "models of the shared-memory protocols, locks and queues, SISCI's handles",
+              [*COMPUTING,
+               *cargo("--release", "-p", "causeway-shm", "-p", "causeway-biased-lock",
+                      "-p", "causeway-two-ended", "--test", "loom", "--test", "models",
+                      "--test", "lock_models", "--test", "handle_models")],
+              seconds=1800, env=checker_env("loom"), beside=True),
+        Stage("shuttle", "random interleavings of longer models of the same protocols",
+              [*COMPUTING,
+               *cargo("--release", "-p", "causeway-shm", "--test", "models", "--test",
+                      "lock_models")],
+              seconds=1800, env=checker_env("shuttle"), beside=True),
+        Stage("kill", "one side is killed", ["tests/kill/run"], seconds=1000, chooses=True,
+              sleeps=True),
+        Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
+              seconds=700, chooses=True, sleeps=True),
+        Stage("sisci-relay", "SISCI between hosts, for a process without a network",
+              ["tests/sisci/relay"], seconds=600, chooses=True, sleeps=True),
+    ]
+
+
 def beside_stages():
-    """Those that run side by side, the longest first, so that the others fill both places."""
+    """Those that run side by side, the longest first, so that the others fill all places."""
     return [
         Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,
               chooses=True, beside=True),
         Stage("fault", "one side is killed or stopped at every step in shared memory",
-              ["tests/fault/run"], seconds=1200, chooses=True, beside=True),
-        Stage("kill", "one side is killed", ["tests/kill/run"], seconds=1000, chooses=True,
-              beside=True),
-        Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
-              seconds=700, chooses=True, beside=True),
+              ["tests/fault/run"], seconds=1200, chooses=True, sleeps=True),
         Stage("deb", "the Debian packages on Debian 12: installed, upgraded, removed",
               ["tests/deb/run"], seconds=1500, beside=True),
         Stage("sisci-hosts", "SISCI between hosts, by node daemons", ["tests/sisci/hosts"],
               seconds=600, chooses=True, beside=True),
-        Stage("sisci-relay", "SISCI between hosts, for a process without a network",
-              ["tests/sisci/relay"], seconds=600, chooses=True, beside=True),
+        Stage("containers", "containers by CDI: hook, Kubernetes' device plugin, podman",
+              ["tests/containers/run"], seconds=600, chooses=True, sleeps=True),
         Stage("bookworm", "Debian 12's own kernel as the host", ["tests/vm/kernels"],
               seconds=600, chooses=True, beside=True),
         Stage("pool", "pools of blocks: rights, deaths, a hostile process",
@@ -127,7 +169,7 @@ def beside_stages():
         Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=600, chooses=True,
               beside=True),
         Stage("sisci-who", "SISCI between hosts: who is who, and who lies about it",
-              ["tests/sisci/who"], seconds=600, chooses=True, beside=True),
+              ["tests/sisci/who"], seconds=600, chooses=True, sleeps=True),
         Stage("locks", "processes that use locks are killed or stopped at every step",
               ["tests/locks/run"], seconds=600, chooses=True, beside=True),
         Stage("package", "the Debian packages in a guest", ["tests/vm/package"], seconds=600,
@@ -149,23 +191,13 @@ def all_stages():
     """Every stage: those of `make test`, and those that are run when they are asked for."""
     return [
         Stage("tidy", "the tree's own rules", ["tests/tidy/run"], seconds=120),
-        Stage("unit", "unit and integration tests, corpus replay",
-              cargo("--workspace", "--exclude", "causeway-sim"), seconds=1800,
-              env={"CAUSEWAY_BUILD": BUILD}),
+        *computing_stages(),
+        Stage("unit", "unit and integration tests, corpus replay", cargo(*UNIT), seconds=1800,
+              env=UNIT_ENV),
         Stage("driver", "the guests' driver, in user space",
               [os.path.join(BUILD, "test", "driver")], seconds=120),
         Stage("newest", "the guests' driver is built for Debian's newest kernel",
               ["tests/vm/newest"], seconds=300),
-        Stage("sim", "simulated networks, 10,000 seeds",
-              cargo("--release", "-p", "causeway-sim"), seconds=900),
-        Stage("loom", "models of the shared-memory protocols, locks and queues, SISCI's handles",
-              cargo("--release", "-p", "causeway-shm", "-p", "causeway-biased-lock",
-                    "-p", "causeway-two-ended", "--test", "loom", "--test", "models",
-                    "--test", "lock_models", "--test", "handle_models"),
-              seconds=900, env=checker_env("loom")),
-        Stage("shuttle", "random interleavings of longer models of the same protocols",
-              cargo("--release", "-p", "causeway-shm", "--test", "models", "--test",
-                    "lock_models"), seconds=900, env=checker_env("shuttle")),
         Stage("counts", "instructions in each short operation, against what is recorded",
               ["tests/counts/run"], seconds=300),
         Stage("bench", "what the bench makes of its figures", ["benches/check"], seconds=60),
@@ -176,8 +208,6 @@ def all_stages():
               ["tests/versions/run"], seconds=1200),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("isolate", "isolated programs, and containers", ["tests/isolate/run"], seconds=400),
-        Stage("containers", "containers by CDI: hook, Kubernetes' device plugin, podman",
-              ["tests/containers/run"], seconds=600, chooses=True),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
         *sisci_stages(),
         Stage("scale", "thousands of queue pairs, hundreds of processes", ["tests/scale/run"],

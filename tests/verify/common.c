@@ -302,7 +302,7 @@ void oob_recv(int fd, void *buf, size_t len)
 			continue;
 		if (n == 0)
 			fail("the other side has given up");
-		need(n > 0, "recv");
+		need(n > 0, "the other side is gone: recv");
 		p += n;
 		len -= n;
 	}
