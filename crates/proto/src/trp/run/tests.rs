@@ -26,7 +26,8 @@ impl Ulp for Endless {
     fn next(&mut self, _: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         let len = frame.room(Kind::Write)? as usize;
         let unit = Unit::Write { rkey: 7, addr: 7 };
-        frame.put(&unit, false, len)?.put(0, &vec![7; len]);
+        let filled = frame.put(&unit, false, len)?.put(0, &vec![7; len]);
+        assert!(filled);
         let (first, last, direct) = (seq - self.sent, false, false);
         self.sent += 1;
         Some(SegMeta {
