@@ -16,7 +16,7 @@ PARTS = (("mk/abi.mk", "libs", "causeway-verbs/inject,causeway/inject"),
          ("mk/sisci.mk", "sisci", "causeway-sisci/inject"))
 
 
-def build():
+def build(timeout=None):
     """Compiles the libraries. Stages that run beside each other take turns."""
     os.makedirs(FOLDER, exist_ok=True)
     with open(os.path.join(FOLDER, "lock"), "w", encoding="ascii") as lock:
@@ -26,7 +26,7 @@ def build():
                        CARGO_FLAGS=f"--locked --features {features}")
             # What runs beside it has the processor first.
             subprocess.run(["nice", "-n", "10", "make", "-s", "-C", ROOT, "-f", makefile, target],
-                           check=True, env=env)
+                           check=True, env=env, timeout=timeout)
 
 
 def copy(folder):

@@ -4,6 +4,7 @@ import os
 import subprocess
 
 from clients import agents, asked, matrix, spdk, verify
+from lib import inject
 from lib.netns import BUILD
 from lib.report import Stopwatch
 
@@ -13,6 +14,8 @@ UNIT = ["--workspace", "--exclude", "causeway-sim"]
 UNIT_ENV = {"CAUSEWAY_BUILD": BUILD}
 # What only computes leaves the processor to those beside it, whenever they want it.
 COMPUTING = ["nice", "-n", "10"]
+# When a compilation hangs.
+COMPILE_SECONDS = 1800
 
 
 class Stage:
@@ -110,15 +113,26 @@ def package_stages():
     ]
 
 
-def compile_tests(report, _text):
-    """Compiles what `unit` runs: its programs are to have the machine to themselves."""
+def compile_tests(report, text):
+    """Compiles what `unit` runs, whose programs are to have the machine to themselves, and the
+    libraries with points."""
     watch = Stopwatch()
-    done = subprocess.run([*COMPUTING, *cargo(*UNIT, "--no-run")], cwd=ROOT, check=False,
-                          env=dict(os.environ, **UNIT_ENV), stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace")
-    problem = f"exit status {done.returncode}" if done.returncode else None
-    report.add("compile", "the tests that `unit` runs", problem, watch.seconds(), done.stdout)
+    problem, output = None, ""
+    try:
+        done = subprocess.run([*COMPUTING, *cargo(*UNIT, "--no-run")], cwd=ROOT, check=False,
+                              env=dict(os.environ, **UNIT_ENV), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", timeout=COMPILE_SECONDS)
+        output = done.stdout
+        if done.returncode:
+            problem = f"exit status {done.returncode}"
+        else:
+            inject.build(timeout=COMPILE_SECONDS)
+    except (subprocess.SubprocessError, OSError) as error:
+        problem = str(error)
+    # Of tests that are chosen by a text, none is one of these.
+    if problem or not text:
+        report.add("compile", "the tests that `unit` runs", problem, watch.seconds(), output)
 
 
 def computing_stages():
