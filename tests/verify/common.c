@@ -302,7 +302,9 @@ void oob_recv(int fd, void *buf, size_t len)
 			continue;
 		if (n == 0)
 			fail("the other side has given up");
-		need(n > 0, "the other side is gone: recv");
+		if (n < 0 && errno == ECONNRESET)
+			fail("the other side is gone");
+		need(n > 0, "recv");
 		p += n;
 		len -= n;
 	}
