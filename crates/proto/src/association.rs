@@ -47,7 +47,7 @@ const _: () = assert!(QPS_PER_SLOT <= 1 << u16::BITS);
 const _: () = assert!(SECRET_LEN == 32);
 
 /// Both ends of an association.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
     /// Own address.
     pub own: IpAddr,

@@ -3,7 +3,7 @@
 //! A peer that does not answer keeps no other's datagrams from being sent. So the send queue never
 //! waits: what is beyond the bounds is lost, as the network may lose it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use causeway_proto::association::Peer;
@@ -31,6 +31,8 @@ struct Line {
 pub(super) struct Waiting {
     lines: HashMap<Peer, Line>,
     bytes: usize,
+    /// Whoever fills it pays for each datagram: so the longest line is found without a walk.
+    by_bytes: BTreeSet<(usize, Peer)>,
     /// Peers that no handshake has begun with, the first that has to wait in front.
     unbegun: VecDeque<Peer>,
 }
@@ -41,30 +43,57 @@ impl Waiting {
     pub fn push(&mut self, peer: Peer, batch: Batch, datagram: &[u8]) -> usize {
         let len = datagram.len();
         let known = self.lines.get(&peer);
-        let after = known.map_or(0, |line| line.bytes) + len;
-        if after > WAITING_OF_PEER_MOST || known.is_none() && self.lines.len() >= PEERS_MAX {
+        let (after, is_new) = (known.map_or(0, |line| line.bytes) + len, known.is_none());
+        if after > WAITING_OF_PEER_MOST || is_new && self.lines.len() >= PEERS_MAX {
             return 1;
         }
+        let beyond = (self.bytes + len).saturating_sub(WAITING_MOST);
         let mut lost = 0;
-        while self.bytes + len > WAITING_MOST {
-            let longest = self.lines.values_mut().max_by_key(|line| line.bytes);
-            let last = longest
-                .filter(|line| line.bytes > after)
-                .and_then(Line::pop_last);
-            let Some(last) = last else {
-                return lost + 1;
+        if beyond > 0 {
+            // Decided before anything is lost: none is lost in vain, or to a peer that has as much.
+            let longest = self.by_bytes.last().copied();
+            let Some((_, longest)) = longest.filter(|(bytes, _)| *bytes >= after + beyond) else {
+                return 1;
             };
-            self.bytes -= last;
-            lost += 1;
+            lost = self.shorten(&longest, beyond);
         }
-        if !self.lines.contains_key(&peer) {
+        if is_new {
+            self.lines.insert(peer, Line::default());
             self.unbegun.push_back(peer);
         }
-        self.bytes += len;
-        let line = self.lines.entry(peer).or_default();
-        line.bytes += len;
-        line.datagrams.push_back((batch, datagram.to_vec()));
+        if let Some(line) = self.lines.get_mut(&peer) {
+            line.datagrams.push_back((batch, datagram.to_vec()));
+            self.resize(&peer, after);
+        }
         lost
+    }
+
+    /// Loses what was added last for a peer, until so many bytes are free. Returns how many
+    /// datagrams that were.
+    fn shorten(&mut self, peer: &Peer, least: usize) -> usize {
+        let Some(line) = self.lines.get_mut(peer) else {
+            return 0;
+        };
+        let (mut freed, mut lost) = (0, 0);
+        while freed < least
+            && let Some((_, bytes)) = line.datagrams.pop_back()
+        {
+            freed += bytes.len();
+            lost += 1;
+        }
+        let left = line.bytes - freed;
+        self.resize(peer, left);
+        lost
+    }
+
+    /// So many bytes wait for a peer now.
+    fn resize(&mut self, peer: &Peer, bytes: usize) {
+        if let Some(line) = self.lines.get_mut(peer) {
+            self.by_bytes.remove(&(line.bytes, *peer));
+            self.bytes = self.bytes - line.bytes + bytes;
+            line.bytes = bytes;
+            self.by_bytes.insert((bytes, *peer));
+        }
     }
 
     /// The next peer that a handshake is to begin with, and where it is reached.
@@ -76,7 +105,7 @@ impl Waiting {
             };
             // If all of it was lost, nobody needs the association.
             let Some((batch, _)) = line.datagrams.front() else {
-                self.lines.remove(&peer);
+                self.lose(&peer);
                 continue;
             };
             line.begun = true;
@@ -105,19 +134,11 @@ impl Waiting {
     fn take(&mut self, peer: &Peer) -> Option<Line> {
         let line = self.lines.remove(peer)?;
         self.bytes -= line.bytes;
+        self.by_bytes.remove(&(line.bytes, *peer));
         if !line.begun {
             self.unbegun.retain(|unbegun| unbegun != peer);
         }
         Some(line)
-    }
-}
-
-impl Line {
-    /// Takes what was added last. Returns how many bytes that were.
-    fn pop_last(&mut self) -> Option<usize> {
-        let (_, bytes) = self.datagrams.pop_back()?;
-        self.bytes -= bytes.len();
-        Some(bytes.len())
     }
 }
 
@@ -153,6 +174,8 @@ mod tests {
             line.bytes
         };
         assert_eq!(waiting.bytes, waiting.lines.values().map(bytes).sum());
+        let by_bytes = waiting.lines.iter().map(|(peer, line)| (line.bytes, *peer));
+        assert_eq!(waiting.by_bytes, by_bytes.collect());
         assert!(waiting.bytes <= WAITING_MOST);
         lost
     }
@@ -188,6 +211,23 @@ mod tests {
         let (least, most) = (shares.clone().min().unwrap(), shares.max().unwrap());
         assert!(most - least <= LEN, "{least} {most}");
         assert_eq!(push(&mut waiting, 0, 2 * LEN), 1);
+    }
+
+    #[test]
+    fn what_finds_no_room_costs_no_other_anything() {
+        let mut waiting = Waiting::default();
+        let (peers, small) = (64, 512);
+        for n in 0..peers {
+            for _ in 0..WAITING_MOST / peers / small {
+                assert_eq!(push(&mut waiting, n, small), 0);
+            }
+        }
+        // The longest lines are a little longer than this one would be, but not by what it needs.
+        let len = WAITING_MOST / peers - small;
+        assert_eq!(push(&mut waiting, peers, len), 1);
+        assert_eq!(waiting.bytes, WAITING_MOST);
+        assert_eq!(push(&mut waiting, peers, small), 1, "one makes room");
+        assert_eq!(waiting.lines[&peer(peers)].datagrams.len(), 1);
     }
 
     #[test]
