@@ -36,8 +36,10 @@ const PSK_AT: u8 = 0;
 /// the endpoint asks again; nobody else waits for them.
 const PENDING_PER_ENDPOINT_MAX: usize = 1024;
 
-/// How long one between UD QPs waits for an answer at least: their programs give it up before.
-const ASSOCIATION_PENDING_MAX: Duration = Duration::from_secs(10);
+/// How long one between UD QPs waits for an answer at least. Where its endpoint has no room, the
+/// oldest gives way to another then; the program begins it anew if its peer answers after all. A QP
+/// with silent peers begins 256 in some 300 ms, and gives them up without a word.
+const ASSOCIATION_PENDING_LEAST: Duration = Duration::from_secs(1);
 
 /// How often the log says that a message of the connection manager's can't be opened: anybody can
 /// send such.

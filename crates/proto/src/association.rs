@@ -35,8 +35,12 @@ pub const BEGIN_LAST: Duration = Duration::from_millis(200);
 /// How long a peer has to answer. What waits for it is lost then, and a program that relies on UD's
 /// seldom losing anything does not send it again: so this outlasts a busy machine's pauses.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
-/// Handshakes of a queue pair that may be under way.
+/// Handshakes of a queue pair that may be under way: each is repeated, and asks the broker.
 pub const BEGUN_MAX: usize = 256;
+/// How long a handshake is repeated before it gives way to one that waits. It does when it would be
+/// repeated again, some 300 ms after it began: so 4,096 peers have a turn each within
+/// [`GIVE_UP_AFTER`].
+pub const GIVE_WAY_AFTER: Duration = Duration::from_millis(250);
 /// Messages of peers that wait until the broker has been asked about another.
 pub const ASKS_MAX: usize = 64;
 /// Least time between handshakes that a peer causes by saying that it has forgotten the keys: that
@@ -47,7 +51,7 @@ const _: () = assert!(QPS_PER_SLOT <= 1 << u16::BITS);
 const _: () = assert!(SECRET_LEN == 32);
 
 /// Both ends of an association.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
     /// Own address.
     pub own: IpAddr,
@@ -98,8 +102,17 @@ struct Begun {
     since: Instant,
     again: Instant,
     pause: Duration,
+    /// When its message was first repeated, since it has its place.
+    repeated: Option<Instant>,
     /// A refusal was told.
     refused: bool,
+}
+
+impl Begun {
+    /// When it is given up.
+    fn end(&self) -> Instant {
+        self.since + GIVE_UP_AFTER
+    }
 }
 
 /// The associations of a UD queue pair.
@@ -108,6 +121,10 @@ pub struct Associations {
     qpn: u32,
     table: Table,
     begun: HashMap<Peer, Begun>,
+    /// Handshakes that have given way to others. None is repeated; an answer to it counts.
+    aside: HashMap<Peer, Begun>,
+    /// All that is aside by now has ended by then.
+    aside_until: Option<Instant>,
     asks: VecDeque<Ask>,
     /// What the broker is being asked.
     asking: Option<Ask>,
@@ -128,6 +145,8 @@ impl Associations {
             qpn,
             table: Table::new(phase_packets),
             begun: HashMap::new(),
+            aside: HashMap::new(),
+            aside_until: None,
             asks: VecDeque::new(),
             asking: None,
             letters: VecDeque::new(),
@@ -155,25 +174,53 @@ impl Associations {
         self.begun.len() >= BEGUN_MAX
     }
 
-    /// Begins a handshake with a peer that is reached at `to`, unless one is under way. `cookie` is
-    /// random, not 0 and never used before.
+    /// Begins a handshake with a peer that is reached at `to`, unless one is under way, or goes on
+    /// with the one that has given way. `cookie` is random, not 0 and never used before.
     pub fn begin(&mut self, now: Instant, peer: Peer, to: SocketAddr, cookie: u64) {
         if self.begun.contains_key(&peer) || self.is_busy() {
             return;
         }
-        let begun = Begun {
+        let aside = self.aside.remove(&peer);
+        let begun = aside.filter(|begun| now < begun.end()).unwrap_or(Begun {
             cookie,
             to,
             message: None,
             load_cookie: None,
             cookies_left: COOKIES_PER_TRY,
             since: now,
-            again: now + BEGIN_FIRST,
+            again: now,
             pause: BEGIN_FIRST,
+            repeated: None,
             refused: false,
+        });
+        let begun = Begun {
+            again: (now + BEGIN_FIRST).min(begun.end()),
+            pause: BEGIN_FIRST,
+            repeated: None,
+            ..begun
         };
         self.begun.insert(peer, begun);
-        self.ask(peer, cookie, to, Turn::Begin);
+        self.repeat(peer);
+    }
+
+    /// Writes what begins a handshake, or has the broker make it.
+    fn repeat(&mut self, peer: Peer) {
+        let Some(begun) = self.begun.get_mut(&peer) else {
+            return;
+        };
+        begun.cookies_left = COOKIES_PER_TRY;
+        let (cookie, to) = (begun.cookie, begun.to);
+        if begun.message.is_some() {
+            self.write_begun(peer);
+        } else if !self.is_begin_asked(&peer) {
+            self.ask(peer, cookie, to, Turn::Begin);
+        }
+    }
+
+    /// The handshake with a peer that has not ended.
+    fn begun_mut(&mut self, peer: &Peer) -> Option<&mut Begun> {
+        let begun = self.begun.get_mut(peer);
+        begun.or_else(|| self.aside.get_mut(peer))
     }
 
     /// Seals a datagram to a peer in place: [`SEALED_HEADER_LEN`] bytes of room, what is to be
@@ -361,7 +408,7 @@ impl Associations {
         from: SocketAddr,
         step: Step<'_>,
     ) -> Result<(), Ignored> {
-        let begun = self.begun.get_mut(&peer);
+        let begun = self.begun_mut(&peer);
         let begun = begun.filter(|begun| begun.cookie == receiver && begun.message.is_some());
         let begun = begun.ok_or(Ignored::Stale)?;
         match step {
@@ -392,42 +439,48 @@ impl Associations {
     /// When something is to be repeated or given up.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.begun.values().map(|begun| begun.again).min()
+        let again = self.begun.values().map(|begun| begun.again);
+        again.chain(self.aside_until).min()
     }
 
-    /// Repeats what is due by now. Returns the peers that have not answered for so long that they
-    /// are given up.
-    pub fn on_timer(&mut self, now: Instant) -> Vec<Peer> {
+    /// Repeats what is due by now, where so many `others` wait for a place. Returns the peers whose
+    /// handshakes are not under way any more: they are given up, since they have not answered for
+    /// long, or give way to these.
+    pub fn on_timer(&mut self, now: Instant, others: usize) -> Vec<Peer> {
+        self.aside.retain(|_, begun| now < begun.end());
+        self.aside_until = self.aside_until.filter(|until| now < *until);
         let due = |(peer, begun): (&Peer, &Begun)| (begun.again <= now).then_some(*peer);
         let due: Vec<Peer> = self.begun.iter().filter_map(due).collect();
-        let mut given_up = Vec::new();
+        let mut gone = Vec::new();
         for peer in due {
             let Some(begun) = self.begun.get_mut(&peer) else {
                 continue;
             };
-            let end = begun.since + GIVE_UP_AFTER;
-            if now >= end {
+            if now >= begun.end() {
                 self.begun.remove(&peer);
                 self.asks.retain(|ask| !ask.is_of_begun(&peer));
-                given_up.push(peer);
+                gone.push(peer);
+                continue;
+            }
+            // A peer that was sent nothing yet has had no chance to answer.
+            let made = begun.message.is_some();
+            let repeated = made.then(|| *begun.repeated.get_or_insert(now));
+            if gone.len() < others && repeated.is_some_and(|at| now.since(at) >= GIVE_WAY_AFTER) {
+                self.aside.extend(self.begun.remove_entry(&peer));
+                self.aside_until = Some(now + GIVE_UP_AFTER);
+                gone.push(peer);
                 continue;
             }
             begun.pause = (2 * begun.pause).min(BEGIN_LAST);
-            begun.again = (now + begun.pause).min(end);
-            begun.cookies_left = COOKIES_PER_TRY;
-            let (cookie, to, made) = (begun.cookie, begun.to, begun.message.is_some());
-            if made {
-                self.write_begun(peer);
-            } else if !self.is_begin_asked(&peer) {
-                self.ask(peer, cookie, to, Turn::Begin);
-            }
+            begun.again = (now + begun.pause).min(begun.end());
+            self.repeat(peer);
         }
-        given_up
+        gone
     }
 
     /// Writes what begins a handshake with a peer.
     fn write_begun(&mut self, peer: Peer) {
-        let Some(begun) = self.begun.get(&peer) else {
+        let Some(begun) = self.begun_mut(&peer) else {
             return;
         };
         let Some(message) = begun.message.clone() else {

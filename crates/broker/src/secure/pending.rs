@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use snow::HandshakeState;
 
-use super::{ASSOCIATION_PENDING_MAX, Ends, Name, PENDING_PER_ENDPOINT_MAX};
+use super::{ASSOCIATION_PENDING_LEAST, Ends, Name, PENDING_PER_ENDPOINT_MAX};
 use crate::ids::EndpointId;
 
 /// A handshake that was begun.
@@ -42,27 +42,26 @@ impl PendingTable {
     }
 
     /// Whether one of this name may begin `now`: it takes the place of an earlier one, or its
-    /// endpoint has few. What that has given up is forgotten if it has many.
+    /// endpoint has few, or one of that's UD QPs has waited for long, which is forgotten.
     pub fn has_room(&mut self, name: Name, now: Instant) -> bool {
         if self.by_name.contains_key(&name) || self.count(name.0) < PENDING_PER_ENDPOINT_MAX {
             return true;
         }
-        self.expire(name.0, now);
-        self.count(name.0) < PENDING_PER_ENDPOINT_MAX
+        self.forget_oldest(name.0, now)
+    }
+
+    /// Forgets the oldest of an endpoint's UD QPs, if that has waited for long. Returns whether.
+    fn forget_oldest(&mut self, id: EndpointId, now: Instant) -> bool {
+        let tally = self.tallies.get(&id);
+        let Some(&(since, qpn, cookie)) = tally.and_then(|tally| tally.ages.first()) else {
+            return false;
+        };
+        let is_old = now.saturating_duration_since(since) >= ASSOCIATION_PENDING_LEAST;
+        is_old && self.remove((id, qpn, cookie)).is_some()
     }
 
     fn count(&self, id: EndpointId) -> usize {
         self.tallies.get(&id).map_or(0, |tally| tally.count)
-    }
-
-    /// Forgets those of an endpoint's UD QPs that have waited for long.
-    fn expire(&mut self, id: EndpointId, now: Instant) {
-        let oldest = |table: &Self| table.tallies.get(&id)?.ages.first().copied();
-        while let Some((since, qpn, cookie)) = oldest(self)
-            && now.saturating_duration_since(since) >= ASSOCIATION_PENDING_MAX
-        {
-            self.remove((id, qpn, cookie));
-        }
     }
 
     /// Enters one, which takes the place of an earlier one of its name.
@@ -160,7 +159,7 @@ mod tests {
             match step(16) {
                 0..10 => table.insert(name, pending(now)),
                 10..14 => drop(table.remove(name)),
-                14 => table.expire(name.0, now),
+                14 => _ = table.forget_oldest(name.0, now),
                 _ if step(20) == 0 => table.end(name.0),
                 _ => {}
             }
@@ -177,7 +176,7 @@ mod tests {
     fn what_has_waited_for_long_makes_room_and_nothing_else_does() {
         let mut table = PendingTable::default();
         let start = Instant::now();
-        let later = start + Duration::from_secs(1);
+        let later = start + ASSOCIATION_PENDING_LEAST / 2;
         let most = PENDING_PER_ENDPOINT_MAX as u64;
         table.insert((1, 9, 0), pending(start));
         table.insert((2, 9, 1), pending(start));
@@ -187,13 +186,18 @@ mod tests {
             table.insert((1, 9, cookie), pending(since));
         }
         let more = (1, 9, most);
-        let due = start + ASSOCIATION_PENDING_MAX;
+        let due = start + ASSOCIATION_PENDING_LEAST;
         assert!(!table.has_room(more, due - Duration::from_millis(1)));
         assert_eq!(table.count(1), PENDING_PER_ENDPOINT_MAX);
         assert!(table.has_room((1, 9, 1), start), "in its own place");
-        assert!(table.has_room(more, due));
+        for gone in 1..=10 {
+            assert!(table.has_room((1, 9, most + gone), due));
+            assert!(table.get_mut((1, 9, gone)).is_none(), "the oldest, and one");
+            table.insert((1, 9, most + gone), pending(due));
+            assert_eq!(table.count(1), PENDING_PER_ENDPOINT_MAX);
+        }
+        assert!(!table.has_room(more, due));
         // That of a connected QP stays, and so does that of the other endpoint.
-        assert_eq!(table.count(1), PENDING_PER_ENDPOINT_MAX - 10);
         assert!(table.get_mut((1, 9, 0)).is_some());
         assert_eq!(table.count(2), 1);
         assert_eq!(table.tallies, counted(&table));

@@ -17,6 +17,7 @@ use causeway_wire::secure::{Handshake, SEALED_HEADER_LEN, Step, TAG_LEN, Why, is
 use super::waiting::Waiting;
 use super::{Arrival, Batch, UdLink};
 use crate::broker_request::BrokerRequest;
+use crate::clock::earlier;
 use crate::core::Core;
 use crate::gate::Verdict;
 use crate::not_secured;
@@ -75,7 +76,7 @@ impl UdLink {
     }
 
     pub(super) fn handshake_deadline(&self) -> Option<Instant> {
-        self.secured.as_ref()?.associations.deadline()
+        self.secured.as_ref()?.deadline()
     }
 
     /// What the broker thread is to ask of the broker for it.
@@ -100,15 +101,13 @@ impl UdLink {
         }
     }
 
-    /// Repeats what peers have not answered, and loses what waits for those that have not for long.
+    /// Repeats what peers have not answered, and loses what has waited for long.
     pub(super) fn repeat_handshakes(&mut self, core: &Core, now: Instant) {
         let Some(secured) = &mut self.secured else {
             return;
         };
-        for peer in secured.associations.on_timer(now) {
-            let lost = secured.waiting.lose(&peer);
-            core.stats.add(Counter::Drops, lost as u64);
-        }
+        let lost = secured.repeat_handshakes(now);
+        core.stats.add(Counter::Drops, lost as u64);
     }
 
     /// Sends handshake datagrams, and what has waited for associations that there are now.
@@ -119,6 +118,13 @@ impl UdLink {
         rank: usize,
         now: Instant,
     ) {
+        let Some(secured) = &mut self.secured else {
+            return;
+        };
+        let taken = secured.take_ready();
+        // Before the letters are sent: it may write some.
+        let lost = secured.begin_handshakes(now);
+        core.stats.add(Counter::Drops, lost as u64);
         while let Some(letter) = self.next_letter() {
             let to = (letter.to.ip(), letter.to.port());
             self.record(true, letter.from, to, &letter.bytes);
@@ -136,17 +142,6 @@ impl UdLink {
         while let Some((peer, why)) = secured.associations.next_refusal() {
             secured.tell(peer, why);
         }
-        if !secured.associations.take_news() {
-            secured.begin_handshakes(core, now);
-            return;
-        }
-        let Secured {
-            associations,
-            waiting,
-            ..
-        } = &mut **secured;
-        let taken = waiting.take_ready(|peer| associations.is_ready(peer));
-        secured.begin_handshakes(core, now);
         let mut ready = Vec::new();
         for (peer, batch, mut bytes) in taken {
             if secured.associations.seal(&peer, &mut bytes) {
@@ -193,9 +188,9 @@ impl UdLink {
             core.stats.add(Counter::Drops, u64::from(!sealed));
             return sealed;
         }
-        let lost = secured.waiting.push(peer, *batch, datagram);
+        let lost = secured.waiting.push(now, peer, *batch, datagram);
+        let lost = lost + secured.begin_handshakes(now);
         core.stats.add(Counter::Drops, lost as u64);
-        secured.begin_handshakes(core, now);
         false
     }
 
@@ -302,18 +297,44 @@ impl UdLink {
 }
 
 impl Secured {
-    /// Begins handshakes with peers for which something waits, as many as may be under way.
-    fn begin_handshakes(&mut self, core: &Core, now: Instant) {
+    /// Takes what has waited for associations that there are now.
+    fn take_ready(&mut self) -> Vec<(Peer, Batch, Vec<u8>)> {
+        if !self.associations.take_news() {
+            return Vec::new();
+        }
+        let is_ready = |peer: &Peer| self.associations.is_ready(peer);
+        self.waiting.take_ready(is_ready)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        earlier(self.associations.deadline(), self.waiting.deadline())
+    }
+
+    /// Repeats what peers have not answered, and lets others have their turn. Returns how many
+    /// datagrams are lost, since they have waited for long.
+    fn repeat_handshakes(&mut self, now: Instant) -> usize {
+        let lost = self.waiting.lose_old(now);
+        let others = self.waiting.unbegun();
+        for peer in self.associations.on_timer(now, others) {
+            self.waiting.wait_for_turn(&peer);
+        }
+        lost + self.begin_handshakes(now)
+    }
+
+    /// Begins handshakes with peers for which something waits, as many as may be under way. Returns
+    /// how many datagrams are lost, since there is no cookie for them.
+    fn begin_handshakes(&mut self, now: Instant) -> usize {
+        let mut lost = 0;
         while !self.associations.is_busy()
             && let Some((peer, to)) = self.waiting.next_unbegun()
         {
             if let Some(cookie) = new_cookie() {
                 self.associations.begin(now, peer, to, cookie);
             } else {
-                let lost = self.waiting.lose(&peer);
-                core.stats.add(Counter::Drops, lost as u64);
+                lost += self.waiting.lose(&peer);
             }
         }
+        lost
     }
 
     /// Tells people of a peer that there can be no association with: once, since all is repeated.
@@ -334,4 +355,104 @@ fn is_port_of(from: SocketAddr, qpn: u32) -> bool {
 fn is_between(datagram: &[u8], src_qpn: u32, dst_qpn: u32) -> bool {
     Datagram::parse(datagram)
         .is_ok_and(|(header, _)| (header.src_qpn, header.dst_qpn) == (src_qpn, dst_qpn))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use causeway_proto::association::{BEGUN_MAX, GIVE_UP_AFTER, Turn};
+
+    use super::*;
+
+    const T0: Instant = Instant(1_000_000_000_000);
+    const LEN: usize = 100;
+    /// How soon a peer behind silent ones has its turn.
+    const TURN_WITHIN: Duration = Duration::from_secs(1);
+
+    fn peer(n: usize) -> Peer {
+        Peer {
+            own: Ipv4Addr::LOCALHOST.into(),
+            address: Ipv4Addr::from(0x0A00_0000 + n as u32).into(),
+            qpn: 0x1001,
+        }
+    }
+
+    fn secured() -> Secured {
+        let link = UdLink::new(0x2001, true);
+        *link.secured.expect("it is to be secured")
+    }
+
+    /// Posts a datagram to a peer. Returns how many are lost.
+    fn post(it: &mut Secured, now: Instant, n: usize) -> usize {
+        let batch = Batch {
+            dst: SocketAddr::new(peer(n).address, 20482),
+            src: peer(n).own,
+            class: 0,
+            segment: LEN,
+            may_fragment: false,
+            rank: 0,
+        };
+        it.waiting.push(now, peer(n), batch, &[0; LEN]) + it.begin_handshakes(now)
+    }
+
+    /// A broker begins all that it is asked to. Returns the peers that are sent something.
+    fn serve(it: &mut Secured) -> Vec<Peer> {
+        while let Some(ask) = it.associations.take_ask() {
+            assert_eq!(ask.turn, Turn::Begin);
+            let message = ask.cookie.to_ne_bytes().to_vec();
+            it.associations.told(&ask, Outcome::Begun(message));
+        }
+        let letters = std::iter::from_fn(|| it.associations.next_letter());
+        let to_peer = |letter: Letter| Peer {
+            own: letter.from,
+            address: letter.to.ip(),
+            qpn: 0x1001,
+        };
+        letters.map(to_peer).collect()
+    }
+
+    #[test]
+    fn a_live_peer_behind_silent_ones_has_its_turn_soon() {
+        let mut it = secured();
+        let live = BEGUN_MAX + 44;
+        for n in 0..=live {
+            assert_eq!(post(&mut it, T0, n), 0);
+        }
+        let mut sent = serve(&mut it);
+        while !sent.contains(&peer(live)) {
+            let now = it.deadline().expect("handshakes are repeated");
+            assert!(now <= T0 + TURN_WITHIN);
+            assert_eq!(it.repeat_handshakes(now), 0);
+            sent.extend(serve(&mut it));
+        }
+        assert!((0..=live).all(|n| sent.contains(&peer(n))));
+    }
+
+    #[test]
+    fn every_line_ends_at_its_age_and_is_counted_once() {
+        let mut it = secured();
+        let all = 16 * BEGUN_MAX;
+        for n in 0..all {
+            assert_eq!(post(&mut it, T0, n), 0);
+        }
+        assert_eq!(post(&mut it, T0, all), 1, "there are as many as may be");
+        let mut sent = std::collections::HashSet::new();
+        let mut now = T0;
+        let mut lost = 0;
+        while let Some(at) = it.deadline() {
+            sent.extend(serve(&mut it));
+            assert!(at > now);
+            now = at;
+            lost += it.repeat_handshakes(now);
+            let (before, wait) = (now < T0 + GIVE_UP_AFTER, it.waiting.deadline());
+            assert_eq!(
+                (lost, wait.is_some()),
+                if before { (0, true) } else { (all, false) }
+            );
+        }
+        assert_eq!(sent.len(), all, "each had a turn");
+        assert_eq!(post(&mut it, now, all), 0);
+    }
 }

@@ -119,7 +119,7 @@ impl Associations {
         } = ask;
         match (ask.turn, outcome) {
             (Turn::Begin, Outcome::Begun(message)) => {
-                let begun = self.begun.get_mut(&peer);
+                let begun = self.begun_mut(&peer);
                 if let Some(begun) = begun.filter(|begun| begun.cookie == cookie) {
                     begun.message = Some(message);
                     self.write_begun(peer);
@@ -141,16 +141,17 @@ impl Associations {
                 self.write(peer, to, (peer_cookie, 0), Step::Refuse(why));
             }
             (Turn::Finish { peer_cookie, .. }, Outcome::Agreed(_, keys)) => {
-                let begun = self.begun.get(&peer);
+                let begun = self.begun_mut(&peer);
                 if begun.is_some_and(|begun| begun.cookie == cookie) {
                     self.begun.remove(&peer);
+                    self.aside.remove(&peer);
                     self.table.insert((peer, cookie, peer_cookie), keys, None);
                     self.news = true;
                 }
             }
             (Turn::Finish { .. }, Outcome::Failed) => {
                 // Another broker, which has begun nothing: it is asked to when the time comes.
-                let begun = self.begun.get_mut(&peer);
+                let begun = self.begun_mut(&peer);
                 if let Some(begun) = begun.filter(|begun| begun.cookie == cookie) {
                     begun.message = None;
                 }

@@ -219,7 +219,7 @@ fn what_is_lost_is_repeated_and_then_given_up() {
     while let Some(at) = sides[0].it.deadline() {
         assert!(at > now && at <= T0 + GIVE_UP_AFTER);
         now = at;
-        given_up = sides[0].it.on_timer(now);
+        given_up = sides[0].it.on_timer(now, 0);
         for letter in sides[0].letters() {
             assert_eq!(letter, first[0]);
             repeated += 1;
@@ -228,6 +228,67 @@ fn what_is_lost_is_repeated_and_then_given_up() {
     assert!(repeated > 8, "{repeated}");
     assert_eq!((now, given_up), (T0 + GIVE_UP_AFTER, vec![sides[0].peer()]));
     assert_eq!(sides[0].it.take_ask(), None);
+}
+
+/// A side whose handshake has given way to another, what it began by, and when that was.
+fn aside() -> (Side, Vec<u8>, Instant) {
+    let mut side = Side::new(0);
+    side.begin(T0);
+    let begin = side.letters().remove(0);
+    loop {
+        let now = side.it.deadline().unwrap();
+        assert!(now <= T0 + GIVE_WAY_AFTER + BEGIN_LAST);
+        if side.it.on_timer(now, 1) == [side.peer()] {
+            assert_eq!(side.letters(), [[]; 0], "nothing is repeated");
+            return (side, begin, now);
+        }
+        assert_eq!(side.letters(), std::slice::from_ref(&begin));
+    }
+}
+
+#[test]
+fn who_has_given_way_goes_on_where_it_was() {
+    let (mut side, begin, at) = aside();
+    side.begin(at);
+    assert_eq!(side.letters(), [begin], "the same handshake");
+    let mut now = at;
+    while side.it.on_timer(now, 0).is_empty() {
+        side.letters();
+        now = side.it.deadline().unwrap();
+    }
+    assert_eq!(now, T0 + GIVE_UP_AFTER, "the time is that of both turns");
+}
+
+#[test]
+fn an_answer_counts_after_its_handshake_has_given_way() {
+    let (side, begin, at) = aside();
+    let mut sides = [side, Side::new(1)];
+    sides[1].hear(at, &begin).unwrap();
+    carry(&mut sides, at);
+    assert!(sides[0].it.take_news());
+    let datagram = sides[0].sealed().unwrap();
+    assert_eq!(sides[1].open(&datagram).unwrap(), TEXT);
+}
+
+#[test]
+fn what_has_given_way_ends_at_its_age() {
+    let (mut side, ..) = aside();
+    let end = side.it.deadline().unwrap();
+    assert!(side.it.on_timer(end, 0).is_empty());
+    assert!(side.it.aside.is_empty());
+    assert_eq!(side.it.deadline(), None);
+}
+
+#[test]
+fn a_handshake_that_was_not_sent_gives_no_way() {
+    let mut side = Side::new(0);
+    side.begin(T0);
+    // The broker takes its time, so the peer was asked nothing.
+    for turn in 1..=4 {
+        let now = T0 + turn * GIVE_WAY_AFTER;
+        assert!(side.it.on_timer(now, 1).is_empty());
+    }
+    assert_eq!(side.letters().len(), 1);
 }
 
 #[test]
@@ -392,7 +453,7 @@ fn another_key_leads_to_nothing_and_is_told_once() {
         sides[0].it.next_refusal(),
         Some((sides[0].peer(), Why::Key))
     );
-    sides[0].it.on_timer(T0 + BEGIN_FIRST);
+    sides[0].it.on_timer(T0 + BEGIN_FIRST, 0);
     carry(&mut sides, T0);
     assert_eq!(sides[0].it.next_refusal(), None);
     assert!(sides[0].sealed().is_none() && sides[1].sealed().is_none());
