@@ -8,7 +8,7 @@ use causeway_wire::trp::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, BytesMut};
 use crate::ulp::{SegMeta, Verdict};
 use crate::unit::{Frame, Kind, Unit};
 
@@ -28,19 +28,18 @@ pub(super) struct Naive {
     pub theirs: Option<u8>,
 }
 
-impl Naive {
-    fn segment(seq: u64, len: usize, frame: &mut impl Frame) -> Option<SegMeta> {
-        let len = len.min(frame.room(Kind::Write)? as usize);
-        let meta = SegMeta {
-            seq,
-            first: seq - seq % 3,
-            last: seq % 3 == 2,
-            direct: false,
-        };
-        let unit = Unit::Write { rkey: 7, addr: 7 };
-        let mut body = frame.put(&unit, meta.last, len)?;
-        body.put(0, &vec![7; len]).then_some(meta)
-    }
+/// Segment `seq` of messages of so many segments each.
+fn segment(seq: u64, of: u64, len: usize, frame: &mut impl Frame) -> Option<SegMeta> {
+    let len = len.min(frame.room(Kind::Write)? as usize);
+    let meta = SegMeta {
+        seq,
+        first: seq - seq % of,
+        last: seq % of == of - 1,
+        direct: false,
+    };
+    let unit = Unit::Write { rkey: 7, addr: 7 };
+    let mut body = frame.put(&unit, meta.last, len)?;
+    body.put(0, &vec![7; len]).then_some(meta)
 }
 
 impl Ulp for Naive {
@@ -50,7 +49,7 @@ impl Ulp for Naive {
 
     fn next(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         self.left[space as usize] = self.left[space as usize].checked_sub(1)?;
-        Self::segment(seq, SHORT, frame)
+        segment(seq, 3, SHORT, frame)
     }
 
     fn again(&mut self, _: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
@@ -58,7 +57,7 @@ impl Ulp for Naive {
         if seq % 11 == 10 {
             None
         } else {
-            Self::segment(seq, SHORT, frame)
+            segment(seq, 3, SHORT, frame)
         }
     }
 
@@ -475,25 +474,57 @@ fn an_old_datagram_does_not_begin_an_attempt() {
     assert_eq!(offer(0, 0), (Err(DropReason::Stale), 1));
 }
 
-/// An upper layer whose messages have three segments, each as long as there is room.
-struct Long(u64);
+/// An upper layer with segments to send, each as long as there is room, of messages of so many. It
+/// notes what it is given.
+pub(super) struct Long {
+    left: u64,
+    of_message: u64,
+    pub placed: Vec<(u64, Unit)>,
+}
+
+impl Long {
+    /// With `left` segments, a message of each three.
+    fn of_three(left: u64) -> Self {
+        Long {
+            left,
+            of_message: 3,
+            placed: Vec::new(),
+        }
+    }
+
+    /// With one message, which never ends.
+    pub fn endless() -> Self {
+        Long {
+            left: u64::MAX,
+            of_message: u64::MAX,
+            placed: Vec::new(),
+        }
+    }
+}
 
 impl Ulp for Long {
     fn has_next(&self, space: Space) -> bool {
-        space == Space::Request && self.0 > 0
+        space == Space::Request && self.left > 0
     }
 
     fn next(&mut self, _: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
-        self.0 = self.0.checked_sub(1)?;
+        self.left = self.left.checked_sub(1)?;
         let len = frame.room(Kind::Write)? as usize;
-        Naive::segment(seq, len, frame)
+        segment(seq, self.of_message, len, frame)
+    }
+
+    fn next_alike(&mut self, _: Space, _: u64, mut body: BytesMut<'_>) -> bool {
+        let filled = body.put(0, &vec![7; body.len()]);
+        self.left -= u64::from(filled);
+        filled
     }
 
     fn again(&mut self, _: Space, _: u64, _: &mut impl Frame) -> Option<SegMeta> {
         None
     }
 
-    fn receive(&mut self, _: Space, _: SegMeta, _: &Unit, _: Bytes<'_>, _: bool) -> Verdict {
+    fn receive(&mut self, _: Space, m: SegMeta, unit: &Unit, _: Bytes<'_>, _: bool) -> Verdict {
+        self.placed.push((m.seq, *unit));
         Verdict::Placed
     }
 
@@ -522,7 +553,7 @@ impl Ulp for Long {
 /// and what may come besides.
 fn acknowledged_by_reply(ask: bool) -> Vec<u32> {
     let now = Instant(1_000_000);
-    let (mut conn, mut ulp) = (established(now), Long(3));
+    let (mut conn, mut ulp) = (established(now), Long::of_three(3));
     let common = Common {
         dst_qpn: QPNS[0],
         src_qpn: QPNS[1],

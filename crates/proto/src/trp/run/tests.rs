@@ -2,76 +2,13 @@
 
 use causeway_wire::trp::{Common, Position, emit_data_header};
 
-use super::super::tests::{COOKIE, QPNS, established};
+use super::super::tests::{COOKIE, Long, QPNS, established};
 use super::*;
-use crate::ulp::Nak;
-use crate::unit::{Frame, Kind};
+use crate::unit::Frame;
 
 const NOW: Instant = Instant(1_000_000);
 /// Bytes of payload of what arrives.
 const BYTES: usize = 100;
-
-/// An upper layer with one message that never ends, which notes what it is given.
-#[derive(Default)]
-struct Endless {
-    sent: u64,
-    placed: Vec<(u64, Unit)>,
-}
-
-impl Ulp for Endless {
-    fn has_next(&self, space: Space) -> bool {
-        space == Space::Request
-    }
-
-    fn next(&mut self, _: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
-        let len = frame.room(Kind::Write)? as usize;
-        let unit = Unit::Write { rkey: 7, addr: 7 };
-        let filled = frame.put(&unit, false, len)?.put(0, &vec![7; len]);
-        assert!(filled);
-        let (first, last, direct) = (seq - self.sent, false, false);
-        self.sent += 1;
-        Some(SegMeta {
-            seq,
-            first,
-            last,
-            direct,
-        })
-    }
-
-    fn next_alike(&mut self, _: Space, _: u64, mut body: BytesMut<'_>) -> bool {
-        self.sent += 1;
-        body.put(0, &vec![7; body.len()])
-    }
-
-    fn again(&mut self, _: Space, _: u64, _: &mut impl Frame) -> Option<SegMeta> {
-        None
-    }
-
-    fn receive(&mut self, _: Space, m: SegMeta, unit: &Unit, _: Bytes<'_>, _: bool) -> Verdict {
-        self.placed.push((m.seq, *unit));
-        Verdict::Placed
-    }
-
-    fn acked(&mut self, _: Space, _: u64) {}
-
-    fn not_ready(&mut self, _: u64, _: u8, _: Instant) -> Option<Instant> {
-        None
-    }
-
-    fn expects_answer(&self) -> bool {
-        false
-    }
-
-    fn is_failed(&self) -> bool {
-        false
-    }
-
-    fn refused(&mut self, _: u64, _: Nak) {}
-
-    fn other_version(&mut self, _: u8, _: u8) {}
-
-    fn lost(&mut self) {}
-}
 
 /// The peer's datagram number `ahead` behind what is expected, of an endless WRITE.
 fn arriving(conn: &Connection, ahead: u32, epoch: u8, window: u16) -> Vec<u8> {
@@ -106,7 +43,7 @@ fn arriving(conn: &Connection, ahead: u32, epoch: u8, window: u16) -> Vec<u8> {
 
 #[test]
 fn a_run_is_taken_where_it_is_due() {
-    let (mut conn, mut ulp) = (established(NOW), Endless::default());
+    let (mut conn, mut ulp) = (established(NOW), Long::endless());
     let base = conn.rx.spaces[0].next();
     let mut all: Vec<u8> = (0..5).flat_map(|i| arriving(&conn, i, 0, 100)).collect();
     let each = all.len() / 5;
@@ -132,7 +69,7 @@ fn a_run_is_taken_where_it_is_due() {
 
 #[test]
 fn a_copy_of_an_attempt_that_is_over_begins_no_run() {
-    let (mut conn, mut ulp) = (established(NOW), Endless::default());
+    let (mut conn, mut ulp) = (established(NOW), Long::endless());
     let old: Vec<u8> = (0..2).flat_map(|i| arriving(&conn, i, 0, 100)).collect();
     let again = arriving(&conn, 0, 1, 100);
     assert_eq!(conn.on_datagram(NOW, &again, &mut ulp), Ok(()));
@@ -146,7 +83,7 @@ fn a_copy_of_an_attempt_that_is_over_begins_no_run() {
 #[test]
 fn a_run_ends_with_the_peers_window() {
     for window in 1..5 {
-        let (mut conn, mut ulp) = (established(NOW), Endless::default());
+        let (mut conn, mut ulp) = (established(NOW), Long::endless());
         let told = arriving(&conn, 0, 0, window);
         assert_eq!(conn.on_datagram(NOW, &told, &mut ulp), Ok(()));
         let mut out = vec![0; 20_000];
