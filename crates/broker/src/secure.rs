@@ -95,7 +95,7 @@ impl Handshakes {
     fn begin_as(&mut self, name: Name, ends: Ends, keys: &WireKeys) -> Result<Vec<u8>, Errno> {
         let psk = keys.first().ok_or(Errno::NOKEY)?;
         let since = Instant::now();
-        if !self.pending.has_room(name, since) {
+        if !self.pending.make_room(name, since) {
             return Err(Errno::NOBUFS);
         }
         let builder = builder(psk).ok_or(Errno::IO)?;

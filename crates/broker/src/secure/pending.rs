@@ -41,9 +41,10 @@ impl PendingTable {
         self.by_name.len()
     }
 
-    /// Whether one of this name may begin `now`: it takes the place of an earlier one, or its
-    /// endpoint has few, or one of that's UD QPs has waited for long, which is forgotten.
-    pub fn has_room(&mut self, name: Name, now: Instant) -> bool {
+    /// Makes room for one of this name, which begins `now`. There is where it takes the place of an
+    /// earlier one, or its endpoint has few; else one of that's UD QPs that has waited for long is
+    /// forgotten. Returns whether there is.
+    pub fn make_room(&mut self, name: Name, now: Instant) -> bool {
         if self.by_name.contains_key(&name) || self.count(name.0) < PENDING_PER_ENDPOINT_MAX {
             return true;
         }
@@ -182,21 +183,21 @@ mod tests {
         table.insert((2, 9, 1), pending(start));
         for cookie in 1..most {
             let since = if cookie <= 10 { start } else { later };
-            assert!(table.has_room((1, 9, cookie), since));
+            assert!(table.make_room((1, 9, cookie), since));
             table.insert((1, 9, cookie), pending(since));
         }
         let more = (1, 9, most);
         let due = start + ASSOCIATION_PENDING_LEAST;
-        assert!(!table.has_room(more, due - Duration::from_millis(1)));
+        assert!(!table.make_room(more, due - Duration::from_millis(1)));
         assert_eq!(table.count(1), PENDING_PER_ENDPOINT_MAX);
-        assert!(table.has_room((1, 9, 1), start), "in its own place");
+        assert!(table.make_room((1, 9, 1), start), "in its own place");
         for gone in 1..=10 {
-            assert!(table.has_room((1, 9, most + gone), due));
+            assert!(table.make_room((1, 9, most + gone), due));
             assert!(table.get_mut((1, 9, gone)).is_none(), "the oldest, and one");
             table.insert((1, 9, most + gone), pending(due));
             assert_eq!(table.count(1), PENDING_PER_ENDPOINT_MAX);
         }
-        assert!(!table.has_room(more, due));
+        assert!(!table.make_room(more, due));
         // That of a connected QP stays, and so does that of the other endpoint.
         assert!(table.get_mut((1, 9, 0)).is_some());
         assert_eq!(table.count(2), 1);
