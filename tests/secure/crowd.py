@@ -1,4 +1,5 @@
-"""A host that floods another's queue pairs with handshakes, while a third connects."""
+"""A host that floods another's queue pairs with handshakes, or its listeners with requests, while
+a third connects."""
 
 import json
 import os
@@ -12,6 +13,9 @@ from lib.patience import patient
 
 MEET = os.path.join(netns.BUILD, "test", "meet")
 FLOOD = os.path.join(netns.ROOT, "tests", "secure", "flood.py")
+CM_FLOOD = os.path.join(netns.ROOT, "tests", "secure", "cm_flood.py")
+# Connections of rping while its listener is flooded, and what one may take at all.
+CM_CONNECTS, RPING_SECONDS = 10, 60
 # The issue's: what a flood leaves of another host's connect.
 CONNECT_SECONDS = 1.0
 # Queue pairs whose peer is the host that floods, and those that connect.
@@ -125,6 +129,37 @@ def flooded(scene, key):
     if not counts.get("answers") or not counts.get("cookies"):
         raise Failed(f"the flood came to nothing: {counts}")
     if max(took) > patient(CONNECT_SECONDS):
+        raise Failed(f"{max(took):.2f} s, {quiet:.3f} s without the flood; {counts}")
+    return (f"at most {max(took):.3f} s, {quiet:.3f} s without the flood, over {lasted:.1f} s; "
+            f"{counts}")
+
+
+def pinged(scene):
+    """Has rping connect, and exchange a message. Returns the seconds that took."""
+    argv = ["rping", "-c", "-C", "1", "-a", scene.world.server.address]
+    begun = time.monotonic()
+    program = scene.bench.start(scene.world.client, argv)
+    if program.wait_end(RPING_SECONDS):
+        raise Failed(f"after {time.monotonic() - begun:.1f} s: {program.text[-500:]}")
+    return time.monotonic() - begun
+
+
+def listener_flooded(scene, port):
+    """Connections by librdmacm take a second at most while a host floods their listener with
+    requests that no key has sealed."""
+    with Stranger(scene.world) as stranger:
+        quiet = pinged(scene)
+        argv = [sys.executable, CM_FLOOD, json.dumps({"target": scene.world.server.address,
+                                                      "port": port})]
+        with Spoken(stranger.host, argv) as flood:
+            flood.line()
+            begun = time.monotonic()
+            took = [pinged(scene) for _ in range(CM_CONNECTS)]
+            lasted = time.monotonic() - begun
+            counts = json.loads(flood.last().splitlines()[-1])
+    if not counts["refused"]:
+        raise Failed(f"the flood did not arrive: {counts}")
+    if max(took) > patient(CONNECT_SECONDS) + quiet:
         raise Failed(f"{max(took):.2f} s, {quiet:.3f} s without the flood; {counts}")
     return (f"at most {max(took):.3f} s, {quiet:.3f} s without the flood, over {lasted:.1f} s; "
             f"{counts}")

@@ -7,12 +7,13 @@ use causeway_proto::cm::{Connection, REASON_NO_SERVICE, REASON_STALE};
 use causeway_wire::cm::{
     Acked, Kind, MESSAGE_MAX, Malformed, Message, Private, Terms, refuse_version,
 };
-use causeway_wire::quote;
+use causeway_wire::quote::{self, Names};
 use causeway_wire::secure::{RefusedRequest, SEALED_MESSAGE_MAX, Why, is_sealed_message};
 use causeway_wire::trp::{crc_matches, seal};
 
 use super::guard::{Guard, Unopened};
 use super::lifeline::Told;
+use super::load::Load;
 use super::{Conn, PORT, Table, now, random_name};
 use crate::channel::What;
 
@@ -88,7 +89,16 @@ fn unfit_request(covered: bool, datagram: &[u8]) -> Option<(u64, Why)> {
 
 /// Takes what lies in a port that connections use, or a listener's. Answers requests of other
 /// versions, and a listener's that are protected otherwise than its messages.
-fn receive(port: &mut UdpPort, guard: &Guard, listens: bool) -> Arrivals {
+///
+/// What costs much, the broker's work and answers to nobody known, is done for all that is
+/// `expected`, which nobody can forge who does not read the path, and else as the `load` permits.
+fn receive(
+    port: &mut UdpPort,
+    (guard, load): (&Guard, &mut Load),
+    listens: bool,
+    expected: impl Fn(SocketAddr, &Names) -> bool,
+) -> Arrivals {
+    let now = now();
     let mut arrivals = Arrivals::default();
     let mut sealed = Vec::new();
     let mut unfit = Vec::new();
@@ -101,6 +111,14 @@ fn receive(port: &mut UdpPort, guard: &Guard, listens: bool) -> Arrivals {
             if let Some(RefusedRequest { receiver, why }) = RefusedRequest::parse(datagram) {
                 arrivals.unsecured.push((from, receiver, why));
                 return;
+            }
+            // What the broker may be asked about is asked about as often as the load permits.
+            if guard.is_up() || is_sealed_message(datagram) {
+                let names = quote::names(datagram);
+                let is_expected = names.is_some_and(|names| expected(from, &names));
+                if !is_expected && !load.admits(from.ip(), now) {
+                    return;
+                }
             }
             let covered = guard.covers(from.ip());
             if listens && let Some((name, why)) = unfit_request(covered, datagram) {
@@ -178,7 +196,10 @@ impl Table {
         if token == PORT {
             // Reports last: a repeated request may find the listener gone that has answered the
             // first, and then the answer is what counts.
-            let arrivals = receive(&mut self.port, &self.guard, false);
+            let known = &self.conns;
+            let expected = |_, names: &Names| known.contains_key(&names.receiver);
+            let costs = (&self.guard, &mut self.load);
+            let arrivals = receive(&mut self.port, costs, false, expected);
             let mut reports = Vec::new();
             let _ = self.port.take_errors(|report| reports.push(*report));
             for arrival in arrivals.messages {
@@ -193,7 +214,15 @@ impl Table {
             }
         } else if let Some(listener) = self.listeners.get_mut(&token) {
             let _ = listener.port.take_errors(|_| {});
-            let arrivals = receive(&mut listener.port, &self.guard, true);
+            let (tokens, requests) = (&self.tokens, &self.requests);
+            // A token is good for one request, and what repeats that is as anything else.
+            let expected = |from, names: &Names| {
+                let whose = (from, names.sender, token);
+                !requests.contains_key(&(from, names.sender))
+                    && tokens.knows(names.receiver, whose, now())
+            };
+            let costs = (&self.guard, &mut self.load);
+            let arrivals = receive(&mut listener.port, costs, true, expected);
             for arrival in arrivals.messages {
                 self.handle_at_listener(token, &arrival);
             }

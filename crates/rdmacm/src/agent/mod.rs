@@ -25,6 +25,7 @@ use crate::forks::Unforked;
 use crate::id::Shared;
 use guard::Guard;
 use lifeline::Lifelines;
+use load::Load;
 use token::Tokens;
 
 mod datagrams;
@@ -32,6 +33,7 @@ mod datagrams;
 pub(crate) mod fuzzing;
 mod guard;
 mod lifeline;
+mod load;
 mod thread;
 mod token;
 
@@ -95,6 +97,8 @@ pub(crate) struct Table {
     tokens: Tokens,
     /// Seals and opens what must not be read or forged.
     guard: Guard,
+    /// What is done for strangers.
+    load: Load,
     last_token: u64,
 }
 
@@ -191,6 +195,7 @@ impl Agent {
                 lifelines,
                 tokens: Tokens::new(),
                 guard: guard()?,
+                load: Load::default(),
                 last_token: PORT,
             }),
         })
