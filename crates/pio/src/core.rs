@@ -32,6 +32,9 @@ pub(crate) enum Trapped {
 pub(crate) struct Core {
     pub(crate) backing: Backing,
     slot: usize,
+    /// Whether loops of stores are interpreted.
+    #[cfg(target_arch = "x86_64")]
+    loops: bool,
     /// Taken with signals blocked, by nobody who touches a window or calls the program meanwhile.
     pages: Mutex<Pages>,
     /// Taken with the pages' lock.
@@ -44,11 +47,17 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(backing: Backing, slot: usize) -> Core {
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(unused_variables, reason = "no traps")
+    )]
+    pub(crate) fn new(backing: Backing, slot: usize, loops: bool) -> Core {
         let pages = backing.memory.len() / PAGE;
         Core {
             backing,
             slot,
+            #[cfg(target_arch = "x86_64")]
+            loops,
             pages: Mutex::new(Pages::new(pages)),
             #[cfg(target_arch = "x86_64")]
             interpreter: Mutex::new(Box::new(Interpreter::new())),
@@ -77,7 +86,7 @@ impl Core {
     /// has carried out that store at least. The registers are those behind what was carried out.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn go_on(&self, at: usize, registers: &mut Registers) -> bool {
-        if self.is_parents() || registers.is_stepped() {
+        if !self.loops || self.is_parents() || registers.is_stepped() {
             return false;
         }
         let mut pages = self.lock();

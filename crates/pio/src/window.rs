@@ -28,6 +28,9 @@ pub struct Options {
     pub at: *mut u8,
     /// Stores fault, as they do on memory that is mapped for reading.
     pub read_only: bool,
+    /// Loops of stores are interpreted ([the crate](crate)). Without that each of their stores is a
+    /// trap, until they are so many that their page is opened.
+    pub loops: bool,
 }
 
 impl Default for Options {
@@ -35,6 +38,7 @@ impl Default for Options {
         Options {
             at: ptr::null_mut(),
             read_only: false,
+            loops: true,
         }
     }
 }
@@ -91,7 +95,7 @@ impl Window {
         let slot = table::reserve().ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
         forks::claim(slot);
         let backing = Backing::new(memory, len, !options.read_only, remote);
-        let core = Core::new(backing, slot);
+        let core = Core::new(backing, slot, options.loops);
         table::publish(slot, Box::new(core));
         Ok(Window { slot, start, len })
     }

@@ -15,6 +15,15 @@ use common::{Asked, Far, PAGE, alone};
 /// Windows that come and go while other threads look at them.
 const ROUNDS: u64 = 5000;
 
+/// A window at an address.
+fn placed(at: *mut u8, read_only: bool) -> Options {
+    Options {
+        at,
+        read_only,
+        ..Options::default()
+    }
+}
+
 #[test]
 fn what_no_window_serves_ends_the_program() {
     let _alone = alone();
@@ -23,13 +32,9 @@ fn what_no_window_serves_ends_the_program() {
     // SAFETY: the test's own pages.
     unsafe { libc::munmap(room.add(PAGE).cast(), 2 * PAGE) };
     let at = room.wrapping_add(PAGE);
-    let options = |read_only| Options { at, read_only };
+    let options = |read_only| placed(at, read_only);
     let far = Far::new(2 * PAGE);
-    let taken = Options {
-        at: room,
-        read_only: false,
-    };
-    let refused = Window::with(PAGE, taken, Box::new(far.clone())).unwrap_err();
+    let refused = Window::with(PAGE, placed(room, false), Box::new(far.clone())).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EEXIST));
     let window = Window::with(2 * PAGE, options(false), Box::new(far.clone())).unwrap();
     assert_eq!((window.as_ptr(), window.len()), (at, 2 * PAGE));

@@ -188,6 +188,29 @@ fn the_first_stores_stay_apart() {
     assert_eq!(written, expected);
 }
 
+/// Who asks for it has each store trapped, and a page with many of them opened.
+#[test]
+fn loops_may_be_left_to_the_processor() {
+    let _alone = alone();
+    let far = Far::new(2 * PAGE);
+    let options = Options {
+        loops: false,
+        ..Options::default()
+    };
+    let window = Window::with(2 * PAGE, options, Box::new(far.clone())).unwrap();
+    let words = PAGE / 8;
+    // SAFETY: within the window.
+    unsafe { fill(window.as_ptr(), std::ptr::null(), words, 7) };
+    let apart = usize::from(STORES) - 1;
+    let mut expected: Vec<_> = (0..apart)
+        .map(|word| Asked::Write(8 * word, 7_u64.to_le_bytes().to_vec()))
+        .collect();
+    expected.push(Asked::Read(0, PAGE));
+    assert_eq!(far.log(), expected);
+    sync();
+    assert!((0..words).all(|word| far.word(8 * word) == 7));
+}
+
 /// A mailbox within a loop: the same word again and again.
 #[test]
 fn stores_to_one_word_stay_apart() {
@@ -345,7 +368,7 @@ fn a_loop_ends_at_the_windows_end() {
         unsafe { libc::munmap(place.cast(), 4 * PAGE) };
         let options = Options {
             at: place,
-            read_only: false,
+            ..Options::default()
         };
         let window = Window::with(4 * PAGE, options, Box::new(far.clone())).unwrap();
         let end = window.as_ptr().addr() + window.len();

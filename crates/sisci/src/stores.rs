@@ -25,6 +25,8 @@ use crate::window::Window;
 /// How long a load waits for another queue pair: longer than a process tries to come back
 /// ([`crate::peer`]), after which the memory is lost.
 const RETURN: Duration = Duration::from_secs(15);
+/// The setting that leaves loops of stores to the processor.
+const LOOPS: &str = "CAUSEWAY_SISCI_LOOPS";
 /// Name of the thread.
 const THREAD: &str = "causeway-stores";
 
@@ -109,6 +111,7 @@ pub(crate) fn map(far: Far, place: Place) -> Result<(Mapping, causeway_pio::Wind
     let options = Options {
         at: ptr::with_exposed_provenance_mut(place.address),
         read_only: place.read_only,
+        loops: causeway_setting::setting(LOOPS).is_none_or(|value| value != "off"),
     };
     let way = Way {
         base: place.offset - inside,
