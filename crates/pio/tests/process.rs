@@ -263,6 +263,8 @@ fn lost_windows_take_all_and_give_ones() {
 /// Where the program's handler of SIGALRM stores.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 static ALARMS: AtomicUsize = AtomicUsize::new(0);
+/// How long one signal may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 extern "C" fn on_alarm(_: c_int) {
     let at = ptr::with_exposed_provenance_mut::<u8>(PLACE.load(Ordering::Relaxed));
@@ -288,11 +290,11 @@ fn handlers_of_signals_touch_windows() {
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
         libc::gettid()
     };
-    let limit = Instant::now() + Duration::from_secs(60);
     let enough = if cfg!(debug_assertions) { 1000 } else { 20_000 };
     thread::scope(|scope| {
         scope.spawn(|| {
             for sent in 1..=enough {
+                let limit = Instant::now() + PATIENCE;
                 // SAFETY: a signal to the test's thread, which waits for this one.
                 unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), own, libc::SIGALRM) };
                 while ALARMS.load(Ordering::Relaxed) < sent {
