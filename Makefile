@@ -38,6 +38,7 @@ include tests/mpi/mpi.mk
 include tests/ucx/ucx.mk
 include tests/vm/vm.mk
 include guest/tests/tests.mk
+include tests/loss/loss.mk
 include tests/scale/scale.mk
 include tests/counts/counts.mk
 

@@ -60,7 +60,7 @@ pub(crate) fn receive(
             },
         );
         wire.held += held;
-        note_touched(wire, qps, &touched[noted..]);
+        note_touched(wire, qps, &touched[noted..], now);
         core.release_receives();
         for (rank, src, dst, (reply, len)) in replies {
             if let Some(port) = wire.ports.get(rank) {
@@ -79,8 +79,9 @@ pub(crate) fn receive(
     any
 }
 
-/// What these queue pairs' connections have received is acknowledged, should this process end now.
-fn note_touched(wire: &mut UdpWire, qps: &mut QueuePairs, touched: &[u32]) {
+/// What these queue pairs' connections have received is acknowledged, should this process end now,
+/// and their peers get their parts of the buffers.
+fn note_touched(wire: &mut UdpWire, qps: &mut QueuePairs, touched: &[u32], now: Instant) {
     let mut last = None;
     for qpn in touched {
         // A batch is of one connection most often.
@@ -89,6 +90,7 @@ fn note_touched(wire: &mut UdpWire, qps: &mut QueuePairs, touched: &[u32]) {
             && let Link::Udp(link) = &mut entry.link
         {
             wire.note_words(*qpn, link);
+            wire.share_buffer(link, now);
         }
     }
 }

@@ -10,9 +10,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice::Chunks;
 
-use causeway_netio::{Received, Report, UdpPort};
+use causeway_netio::{Connected, Received, Report, UdpPort};
+use causeway_proto::trp::Senders;
 use causeway_shm::FinalAckTable;
 use rustix::event::epoll;
+use rustix::net::sockopt::socket_recv_buffer_size;
 
 use crate::clock;
 use crate::errno::Errno;
@@ -24,11 +26,41 @@ pub(crate) trait Take: FnMut(usize, SocketAddr, Option<IpAddr>, Chunks<'_, u8>) 
 
 impl<F: FnMut(usize, SocketAddr, Option<IpAddr>, Chunks<'_, u8>)> Take for F {}
 
+/// The kernel charges a socket's buffer for its own structures too: datagrams that fill one part of
+/// so many surely fit.
+pub(crate) const KERNEL_SHARE: usize = 2;
+
 /// A slot's port.
 pub(crate) struct SlotPort {
     pub port: UdpPort,
     /// What is to be said to peers should this process end.
     pub words: FinalAckTable,
+    /// Who sends to its own socket, and to each that it has for a single peer: made when somebody
+    /// does.
+    senders: Vec<Option<Senders>>,
+}
+
+impl SlotPort {
+    pub fn new(port: UdpPort, words: FinalAckTable) -> Self {
+        SlotPort {
+            port,
+            words,
+            senders: Vec::new(),
+        }
+    }
+
+    fn senders(&mut self, socket: Option<Connected>) -> &mut Senders {
+        let at = socket.map_or(0, |socket| 1 + socket.index());
+        if self.senders.len() <= at {
+            self.senders.resize(at + 1, None);
+        }
+        let fd = self.port.fd();
+        self.senders[at].get_or_insert_with(|| {
+            // All of a port's sockets have buffers of one size.
+            let buffer = socket_recv_buffer_size(fd).unwrap_or(0);
+            Senders::new(buffer / KERNEL_SHARE)
+        })
+    }
 }
 
 /// The ports by the ranks of their slots ([`Numbering::rank`]).
@@ -147,6 +179,12 @@ impl Ports {
     #[inline]
     pub fn get(&self, rank: usize) -> Option<&UdpPort> {
         Some(&self.slots.get(rank)?.as_ref()?.port)
+    }
+
+    /// Who sends to its own socket, or to one that it has for a single peer.
+    #[inline]
+    pub fn senders(&mut self, rank: usize, socket: Option<Connected>) -> Option<&mut Senders> {
+        Some(self.slots.get_mut(rank)?.as_mut()?.senders(socket))
     }
 
     /// What is to be said from it.

@@ -66,7 +66,7 @@ pub(crate) fn present(
 ) -> Result<SlotPort, OpenError> {
     let (words, said) = FinalAckTable::create().map_err(refused)?;
     attachment.add_slot(slot, port.as_fd(), said.fd())?;
-    Ok(SlotPort { port, words })
+    Ok(SlotPort::new(port, words))
 }
 
 /// All slots are taken: by which process.

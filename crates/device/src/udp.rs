@@ -22,7 +22,7 @@ use crate::gate::{Gate, Verdict};
 use crate::gid;
 use crate::not_secured;
 use crate::other_version;
-use crate::ports::{Ports, Take};
+use crate::ports::{KERNEL_SHARE, Ports, Take};
 use crate::tap::Tap;
 use batches::transmit;
 
@@ -240,6 +240,13 @@ impl UdpWire {
         table.say(index, words);
     }
 
+    /// A connection's peer gets its part of the buffer that it sends to.
+    pub fn share_buffer(&mut self, link: &mut UdpLink, now: Instant) {
+        if let Some(senders) = self.ports.senders(link.rank, link.socket) {
+            link.conn.share_buffer(now, senders);
+        }
+    }
+
     /// Receives once from each of the sockets that is to be looked at.
     pub fn look(&mut self, place: Port, f: &mut impl Take) -> Received {
         let everywhere = place == Port::Everywhere;
@@ -283,10 +290,9 @@ impl UdpWire {
     }
 }
 
-/// Segments of up to `datagram` bytes that a receive buffer of so many bytes surely takes. The
-/// kernel charges for its own structures too, hence half of it.
+/// Segments of up to `datagram` bytes that a receive buffer of so many bytes surely takes.
 pub(crate) fn window(bytes: usize, datagram: usize) -> u16 {
-    let fit = u16::try_from(bytes / 2 / datagram.max(1)).unwrap_or(u16::MAX);
+    let fit = u16::try_from(bytes / KERNEL_SHARE / datagram.max(1)).unwrap_or(u16::MAX);
     fit.clamp(MIN_WINDOW, DEFAULT_WINDOW)
 }
 

@@ -20,6 +20,14 @@ const CONNECTED_MAX: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected(pub(crate) usize);
 
+impl Connected {
+    /// Which of its port's it is, from 0.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// The sockets for single peers of a port.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectedSockets {

@@ -27,6 +27,7 @@ mod rtt;
 mod run;
 mod secure;
 mod send;
+mod senders;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ pub use reports::{Proof, Undelivered};
 pub use reset::reset_for;
 pub use rtt::{INITIAL_RTO, MAX_RTO, MIN_RTO};
 pub use secure::{Ask, Cipher, Keys, PHASE_PACKETS};
+pub use senders::Senders;
 pub use stats::{DropReason, Stats};
 
 use acks::Acks;
@@ -59,6 +61,7 @@ use rtt::Rtt;
 use run::Run;
 use secure::{Owed, Secure};
 use send::SendSpace;
+use senders::Share;
 
 use crate::time::{Duration, Instant};
 use crate::ulp::{Nak, Space, Ulp};
@@ -141,6 +144,8 @@ struct Receiver {
     duplicates: u8,
     /// The peer's count of the same.
     peer_duplicates: u8,
+    /// The peer's part of the socket's buffer.
+    share: Share,
 }
 
 /// Whether a connection still works.
@@ -445,6 +450,7 @@ impl Receiver {
             told: u64::from(config.rq_psn),
             duplicates: 0,
             peer_duplicates: 0,
+            share: Share::default(),
         }
     }
 }

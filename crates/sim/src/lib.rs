@@ -9,6 +9,8 @@
 //! Time is virtual: a run of a simulated minute takes as long as its events take to process.
 
 pub mod broker;
+pub mod bulk;
+pub mod fan_in;
 pub mod memory;
 pub mod mock;
 pub mod network;

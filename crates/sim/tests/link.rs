@@ -85,6 +85,23 @@ fn the_peer_may_start_later() {
 }
 
 #[test]
+fn first_datagrams_that_are_all_lost_are_repeated_soon() {
+    // Both sides begin at once. Their handshake passes, and nothing else for a while.
+    let rtt = 40 * US;
+    let faults = Faults {
+        partitions: vec![(Instant(rtt), Instant(rtt + MS), 2)],
+        ..Faults::none()
+    };
+    let mut w = pair(&plan(&[20], &[]), &plan(&[20], &[]), faults);
+    let done = w.run(Instant(SEC), |w| {
+        w.nodes.iter().all(|n| n.ulp.is_complete())
+    });
+    assert!(done && w.network.dropped > 0);
+    // The round trip is known from the handshake: a probe, and not the first time-out of 50 ms.
+    assert!(w.now < Instant(10 * MS), "{:?}", w.now);
+}
+
+#[test]
 fn a_responder_answers_before_it_may_send() {
     let (a, b) = (plan(&[2], &[]), plan(&[], &[4]));
     let mut w = pair(&a, &b, Faults::none());

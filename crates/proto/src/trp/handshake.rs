@@ -5,6 +5,11 @@
 //! cookie is known from then on, and data may be sent. A cookie that came without ours is a claim.
 //! It is echoed, so that its maker can prove to be the peer; several claims stand side by side, and
 //! the first that is proved wins.
+//!
+//! The exchange measures the round trip, also where both sides have begun. What makes the peer
+//! known tells which of our datagrams it answers: an accept answers an echo, a request that echoes
+//! us answers one that was sent before we had heard of the peer. Of several such nobody knows which
+//! (Karn's rule), so they measure nothing.
 
 use causeway_wire::trp::{FEATURE_CRC, Hello};
 
@@ -43,6 +48,27 @@ struct Claim {
     cookie: u64,
     /// It is to be echoed.
     due: bool,
+    /// What has echoed it.
+    echoes: Sent,
+}
+
+/// Datagrams of one kind that were sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    count: u32,
+    first: Option<Instant>,
+}
+
+impl Sent {
+    fn note(&mut self, now: Instant) {
+        self.count = self.count.saturating_add(1);
+        self.first.get_or_insert(now);
+    }
+
+    /// When the only one left, which what answers one of them measures from.
+    fn only(self) -> Option<Instant> {
+        self.first.filter(|_| self.count == 1)
+    }
 }
 
 /// State of the exchange.
@@ -61,10 +87,10 @@ pub struct Handshake {
     pub retry_at: Option<Instant>,
     /// Requests sent since work waits for the peer.
     pub tries: u32,
-    /// Requests sent in all.
-    sent: u32,
-    /// When the first was.
-    first_sent: Option<Instant>,
+    /// Requests sent that echoed nobody.
+    blind: Sent,
+    /// When the datagram left whose answer has made the peer known.
+    answered: Option<Instant>,
 }
 
 impl Handshake {
@@ -110,6 +136,12 @@ impl Handshake {
         if self.peer.is_some() {
             return Ok(false);
         }
+        self.answered = if hello.accept {
+            let claim = self.claims.iter().find(|c| c.cookie == hello.cookie);
+            claim.and_then(|claim| claim.echoes.only())
+        } else {
+            self.blind.only()
+        };
         self.peer_crc = hello.features & FEATURE_CRC != 0;
         self.peer = Some(Peer {
             cookie: hello.cookie,
@@ -134,12 +166,17 @@ impl Handshake {
         if self.claims.len() >= MAX_CLAIMS {
             self.claims.remove(0);
         }
-        self.claims.push(Claim { cookie, due: true });
+        self.claims.push(Claim {
+            cookie,
+            due: true,
+            echoes: Sent::default(),
+        });
     }
 
-    /// When the only request sent so far left: its answer measures the round trip.
+    /// When the datagram left whose answer has made the peer known, if that is certain: so long ago
+    /// is the round trip.
     pub fn sample(&self) -> Option<Instant> {
-        self.first_sent.filter(|_| self.sent == 1)
+        self.answered
     }
 
     /// The next handshake datagram to send, if one is due. `psn`: our first request PSN, once
@@ -159,15 +196,15 @@ impl Handshake {
             (Some(peer), _) if accept || requested => peer.cookie,
             (None, Some(claim)) => {
                 claim.due = false;
+                claim.echoes.note(now);
                 claim.cookie
             }
-            (None, None) if requested => 0,
+            (None, None) if requested => {
+                self.blind.note(now);
+                0
+            }
             _ => return None,
         };
-        if !accept {
-            self.sent = self.sent.saturating_add(1);
-            self.first_sent.get_or_insert(now);
-        }
         Some(Hello {
             accept,
             dst_qpn: config.remote_qpn,
@@ -255,6 +292,82 @@ mod tests {
         }
         assert!(a.peer().is_some() && b.peer().is_some());
         assert!(sent <= 6, "{sent} datagrams");
+    }
+
+    const T1: Instant = Instant(1000);
+    const T2: Instant = Instant(2000);
+
+    #[test]
+    fn both_sides_that_start_measure_the_round_trip() {
+        let ((mut a, ca), (mut b, cb)) = pair();
+        (a.request_due, b.request_due) = (true, true);
+        let from_a = a.transmit(T0, &ca, Some(50)).unwrap();
+        let from_b = b.transmit(T0, &cb, Some(70)).unwrap();
+        assert_eq!(a.receive(&ca, &from_b), Ok(false));
+        assert_eq!(b.receive(&cb, &from_a), Ok(false));
+        let (from_a, from_b) = (
+            a.transmit(T1, &ca, Some(50)).unwrap(),
+            b.transmit(T1, &cb, Some(70)).unwrap(),
+        );
+        // Each has sent two by now; what arrives answers the first.
+        assert_eq!(a.receive(&ca, &from_b), Ok(true));
+        assert_eq!(b.receive(&cb, &from_a), Ok(true));
+        assert_eq!((a.sample(), b.sample()), (Some(T0), Some(T0)));
+    }
+
+    #[test]
+    fn an_accept_measures_from_the_echo() {
+        let ((mut a, ca), (mut b, cb)) = pair();
+        (a.request_due, b.request_due) = (true, true);
+        let from_a = a.transmit(T0, &ca, Some(50)).unwrap();
+        // The first of the other side is lost.
+        b.transmit(T0, &cb, Some(70)).unwrap();
+        assert_eq!(b.receive(&cb, &from_a), Ok(false));
+        let from_b = b.transmit(T1, &cb, Some(70)).unwrap();
+        assert_eq!(a.receive(&ca, &from_b), Ok(true));
+        assert_eq!(a.sample(), Some(T0));
+        let accept = a.transmit(T1, &ca, Some(50)).unwrap();
+        assert_eq!(b.receive(&cb, &accept), Ok(true));
+        assert_eq!(b.sample(), Some(T1));
+    }
+
+    #[test]
+    fn what_was_sent_twice_measures_nothing() {
+        // Requests.
+        let ((mut a, ca), (mut b, cb)) = pair();
+        for now in [T0, T1] {
+            a.request_due = true;
+            let from_a = a.transmit(now, &ca, Some(50)).unwrap();
+            assert_eq!(b.receive(&cb, &from_a), Ok(false));
+        }
+        let from_b = b.transmit(T1, &cb, None).unwrap();
+        assert_eq!(a.receive(&ca, &from_b), Ok(true));
+        assert_eq!(a.sample(), None);
+        // Echoes.
+        b.request_due = true;
+        b.transmit(T2, &cb, None).unwrap();
+        let accept = a.transmit(T2, &ca, Some(50)).unwrap();
+        assert_eq!(b.receive(&cb, &accept), Ok(true));
+        assert_eq!(b.sample(), None);
+    }
+
+    #[test]
+    fn echoes_of_forged_claims_do_not_spoil_the_measurement() {
+        let ((mut a, ca), (mut b, cb)) = pair();
+        a.request_due = true;
+        let request = a.transmit(T0, &ca, Some(50)).unwrap();
+        let forged = Hello {
+            cookie: 0xE,
+            ..request
+        };
+        assert_eq!(b.receive(&cb, &forged), Ok(false));
+        b.transmit(T0, &cb, None).unwrap();
+        assert_eq!(b.receive(&cb, &request), Ok(false));
+        let answer = b.transmit(T1, &cb, None).unwrap();
+        assert_eq!(a.receive(&ca, &answer), Ok(true));
+        let accept = a.transmit(T1, &ca, Some(50)).unwrap();
+        assert_eq!(b.receive(&cb, &accept), Ok(true));
+        assert_eq!(b.sample(), Some(T1));
     }
 
     #[test]

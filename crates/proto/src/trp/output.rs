@@ -436,8 +436,10 @@ impl Connection {
         self.tx.pacer.spend(total);
         self.tx.active_at = now;
         // Ask for an acknowledgment where the peer would wait for more than will come, and, once
-        // half the window is used, often enough to make room for others in time.
-        let window = self.tx.cc.window();
+        // half the window is used, often enough to make room for others in time. The peer's
+        // window may be the smaller one.
+        let takes = self.tx.window.saturating_mul(self.tx.datagram as u64);
+        let window = self.tx.cc.window().min(takes);
         let in_flight = self.tx.in_flight();
         let full = in_flight + self.tx.datagram as u64 > window;
         self.tx.unasked += total as u64;
@@ -490,7 +492,7 @@ impl Connection {
             cookie: self.handshake.peer().map_or(0, |p| p.cookie),
             ack_request: self.rx.told as u32,
             ack_response: response.next() as u32,
-            window: u16::try_from(request.window()).unwrap_or(u16::MAX),
+            window: self.rx.share.window(request.window()),
             epoch,
             duplicates: self.rx.duplicates,
             ask: false,

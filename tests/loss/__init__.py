@@ -1,0 +1,1 @@
+"""Links that lose packets, and many hosts that send to one."""
