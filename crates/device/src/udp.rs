@@ -122,7 +122,7 @@ struct Batch {
 }
 
 /// Datagrams of `segment` bytes each, the last one at most that.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Shape {
     segment: usize,
     may_fragment: bool,

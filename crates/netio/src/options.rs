@@ -9,6 +9,9 @@ const RECV_BUFFER: libc::c_int = 16 << 20;
 /// Bytes of datagrams that may wait in the network device before sends would block.
 const SEND_BUFFER: libc::c_int = 4 << 20;
 
+/// The MTU that every IPv6 path has (RFC 8200 section 5).
+const MIN_IPV6_MTU: libc::c_int = 1280;
+
 /// "Don't fragment" as the socket has it now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DontFragment {
@@ -100,7 +103,11 @@ pub(crate) fn dont_fragment_v6(fd: &impl AsFd, on: bool) -> io::Result<()> {
     };
     set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, mode)?;
     // The mode alone still lets the sending host fragment.
-    set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, on.into())
+    set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, on.into())?;
+    // No router fragments IPv6, and one may say nothing of what it drops: fragments are as short as
+    // every path takes them. 0: as long as the kernel believes.
+    let fragments = if on { 0 } else { MIN_IPV6_MTU };
+    set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU, fragments)
 }
 
 /// `IPV6_MULTICAST_ALL`, which libc lacks.

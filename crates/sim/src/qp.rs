@@ -256,6 +256,7 @@ impl Node for QpNode {
             return Some(Transmit {
                 len: datagram.len(),
                 may_fragment: false,
+                alone: false,
             });
         }
         if self.crashed.is_some() {

@@ -7,7 +7,7 @@ use causeway_wire::versions::is_foreign;
 use super::handshake::Refusal;
 use super::receive::Refused;
 use super::send::{Acked, Losses, SendSpace};
-use super::{Connection, DropReason, MAX_DATAGRAM, SPACES, State, crc};
+use super::{Connection, DropReason, SPACES, State, crc};
 use crate::time::Instant;
 use crate::ulp::{Nak, Space, Ulp};
 
@@ -228,6 +228,7 @@ impl Connection {
             self.on_ranges(now, common, response, ranges, &mut acked);
         }
         self.on_duplicates(common.duplicates);
+        self.check_probe(now);
         if moved != [false; 2] {
             // Only this is progress: what was reported out of order the peer may drop again.
             (self.tx.timeouts, self.tx.progress_at) = (0, now);
@@ -296,19 +297,12 @@ impl Connection {
             tx.rtt.sample(sent, now);
             tx.cc.on_delay(now.since(sent), tx.rtt.min());
         }
-        // A smaller one that passes proves nothing about those that vanish.
-        if acked.largest >= tx.big_size {
-            tx.big_timeouts = 0;
-        }
+        tx.search.on_delivered(acked.largest);
         let rtt = tx.rtt.smoothed().unwrap_or_default();
         let limited = in_flight_before * 2 >= tx.cc.window();
         tx.cc.on_ack(now, acked.sent, acked.bytes, rtt, limited);
         tx.active_at = now;
         tx.probe = [false; 2];
-        if tx.raise_at.is_some_and(|at| now >= at) {
-            tx.raise_at = None;
-            self.set_max_payload(now, MAX_DATAGRAM);
-        }
         self.detect_losses(now);
     }
 
@@ -323,6 +317,7 @@ impl Connection {
         tx.loss_at = found.deadline;
         if found.newest.is_some_and(|sent| tx.cc.on_loss(now, sent)) {
             (tx.resent, tx.needless) = (0, 0);
+            self.on_loss_round(now, found.largest);
         }
     }
 
@@ -344,6 +339,7 @@ impl Connection {
         };
         self.tx.epoch = self.tx.epoch.wrapping_add(1);
         self.tx.spaces[request as usize].lose_from(seq, true);
+        self.tx.search.forget_from(request, seq);
         self.tx.probe[request as usize] = false;
         self.tx.hold_until = Some(when);
         // The peer lives: the time-out begins anew with the next attempt.

@@ -285,8 +285,13 @@ impl Connection {
         let len = segment.len();
         debug_assert!(meta.seq == seq && len <= limit - HEADER_LEN);
         let run = Run::begin(space, &meta, HEADER_LEN + segment.header());
-        self.note_new(space, now, HEADER_LEN + len);
         let room = limit - HEADER_LEN - len;
+        let full = room < MIN_JOINED;
+        if let Some(size) = full.then(|| self.probe_size(now, len)).flatten() {
+            self.note_new(space, now, size);
+            return self.send_probe(space, &meta, (len, size), now, out);
+        }
+        self.note_new(space, now, HEADER_LEN + len);
         let mut table = Table::new();
         let alone = room < table_len(1) || !self.may_send_new(space, ulp);
         if alone || !table.push(len, meta.last) {
@@ -339,7 +344,7 @@ impl Connection {
     }
 
     /// Writes the header of a bundle that is otherwise complete.
-    fn send_bundle(
+    pub(super) fn send_bundle(
         &mut self,
         space: Space,
         meta: &SegMeta,
@@ -373,6 +378,7 @@ impl Connection {
             return None;
         };
         let len = segment.len();
+        self.tx.search.on_again(space, seq);
         self.tx.spaces[space as usize].on_again(seq, now, HEADER_LEN + len);
         self.tx.resent += 1;
         self.stats.retransmits += 1;
@@ -382,6 +388,7 @@ impl Connection {
     /// A segment cannot be built again: its memory is gone, or its queue pair has failed. Requests
     /// end there, but those before are still owed to the peer, and so are all other answers.
     fn on_unbuildable(&mut self, space: Space, seq: u64) {
+        self.tx.search.forget_from(space, seq);
         let s = &mut self.tx.spaces[space as usize];
         match space {
             Space::Request if seq == s.una() => self.tx.stop(space),
@@ -468,6 +475,7 @@ impl Connection {
         Some(Transmit {
             len,
             may_fragment: len > self.tx.datagram,
+            alone: false,
         })
     }
 

@@ -84,6 +84,8 @@ pub struct Stats {
     pub rnr_received: u64,
     /// Pings sent.
     pub pings: u64,
+    /// Probes sent for a path that carries more.
+    pub probes: u64,
     /// Congestion window, bytes.
     pub congestion_window: u64,
     /// Bytes in flight.
