@@ -60,6 +60,23 @@ pub(crate) fn get(
     }
 }
 
+/// Asks for the traffic class of each datagram, by both names on a socket of both families.
+pub(crate) fn receive_class(fd: &impl AsFd, v6: bool, on: bool) -> io::Result<()> {
+    set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, on.into())?;
+    match v6 {
+        true => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into()),
+        false => Ok(()),
+    }
+}
+
+/// Gives what a socket of one family sends a traffic class, where none is named.
+pub(crate) fn class(fd: &impl AsFd, v6: bool, class: u8) -> io::Result<()> {
+    match v6 {
+        true => set(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class.into()),
+        false => set(fd, libc::IPPROTO_IP, libc::IP_TOS, class.into()),
+    }
+}
+
 /// Asks no more for the local address of each datagram: the socket has but one.
 pub(crate) fn no_packet_info(fd: &impl AsFd, v6: bool) -> io::Result<()> {
     match v6 {

@@ -14,6 +14,7 @@
 mod acks;
 mod config;
 mod congestion;
+mod ecn;
 mod express;
 mod handshake;
 mod input;
@@ -52,6 +53,7 @@ use acks::Acks;
 use causeway_wire::secure::Why;
 use causeway_wire::versions::Notice;
 use congestion::{Cubic, Pacer};
+use ecn::{Ecn, Marks};
 use handshake::Handshake;
 use liveness::Liveness;
 use receive::Refused;
@@ -78,6 +80,8 @@ pub struct Transmit {
     /// It is to find out whether the path carries so much: it must go by itself, not as a part of
     /// what segmentation offload cuts up.
     pub alone: bool,
+    /// It leaves as ECT(0): a router may mark it instead of dropping it (RFC 3168).
+    pub ecn: bool,
 }
 
 /// The sending half of a connection.
@@ -97,6 +101,7 @@ struct Sender {
     /// Segments the peer takes past what it has acknowledged.
     window: u64,
     rtt: Rtt,
+    ecn: Ecn,
     cc: Cubic,
     pacer: Pacer,
     /// Largest datagram for new segments.
@@ -136,6 +141,7 @@ struct Receiver {
     /// The refusal is to be sent (again).
     answer_due: bool,
     acks: Acks,
+    marks: Marks,
     /// The request number up to which the peer has been told that all is placed.
     told: u64,
     /// Segments received in duplicate, modulo 256.
@@ -382,6 +388,7 @@ impl Sender {
             gathering: false,
             window: 1,
             rtt: Rtt::default(),
+            ecn: Ecn::default(),
             cc: Cubic::new(datagram),
             pacer: Pacer::new(now),
             datagram,
@@ -430,6 +437,7 @@ impl Receiver {
             refused: None,
             answer_due: false,
             acks: Acks::default(),
+            marks: Marks::default(),
             told: u64::from(config.rq_psn),
             duplicates: 0,
             peer_duplicates: 0,

@@ -13,13 +13,14 @@ impl Shape {
         Shape {
             segment: transmit.len,
             may_fragment: transmit.may_fragment,
+            ecn: transmit.ecn,
         }
     }
 
     /// Whether a datagram may join such a batch, as the last one if it is shorter.
     fn takes(self, transmit: &Transmit) -> bool {
         transmit.len <= self.segment
-            && transmit.may_fragment == self.may_fragment
+            && (transmit.may_fragment, transmit.ecn) == (self.may_fragment, self.ecn)
             && !transmit.alone
     }
 }

@@ -94,6 +94,8 @@ pub struct Config {
     pub max_held_bytes: usize,
     /// Protect every datagram by a CRC32C. On if either side wants it.
     pub crc: bool,
+    /// Heed marks of a congested path (ECN), if the peer does.
+    pub ecn: bool,
     /// Identity of this host's broker, or zeros.
     pub host_id: [u8; 16],
     /// Nonce for the introduction to shared memory, or zeros.
@@ -120,6 +122,7 @@ impl Config {
             window: DEFAULT_WINDOW,
             max_held_bytes: DEFAULT_HELD_BYTES,
             crc: false,
+            ecn: true,
             host_id: [0; 16],
             nonce: [0; 16],
             patience: RETRY_FLOOR,

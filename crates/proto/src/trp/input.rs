@@ -104,6 +104,9 @@ impl Connection {
         if required != common.crc || required && !crc_matches(datagram, crc) {
             return Err(DropReason::Crc);
         }
+        if common.marks != 0 && !self.handshake.ecn(config) {
+            return Err(DropReason::Malformed(causeway_wire::trp::ParseError::Field));
+        }
         Ok(())
     }
 
@@ -200,13 +203,14 @@ impl Connection {
             && known(Space::Request, common.ack_request)
             && known(Space::Response, common.ack_response)
             && common.duplicates == self.rx.peer_duplicates
+            && self.tx.ecn.knows(common.marks)
         {
             return Ok(());
         }
         let before = self.tx.in_flight();
         let least = self.tx.rtt.min();
         let mut acked = Acked::default();
-        let mut moved = [false; 2];
+        let (mut moved, mut old) = ([false; 2], false);
         for (space, psn) in SPACES
             .into_iter()
             .zip([common.ack_request, common.ack_response])
@@ -221,6 +225,8 @@ impl Connection {
                 .filter(|u| *u <= s.next())
                 .ok_or(DropReason::Ack);
             let upto = upto?;
+            // An old datagram, overtaken by newer ones, has an old number of marks.
+            old |= upto < s.una();
             moved[space as usize] = upto > s.una();
             s.ack(upto, now, least, &mut acked);
         }
@@ -229,6 +235,9 @@ impl Connection {
         }
         self.on_duplicates(common.duplicates);
         self.check_probe(now);
+        if !old && !self.tx.ecn.knows(common.marks) {
+            self.on_marks(now, common.marks, &acked);
+        }
         if moved != [false; 2] {
             // Only this is progress: what was reported out of order the peer may drop again.
             (self.tx.timeouts, self.tx.progress_at) = (0, now);
@@ -298,6 +307,7 @@ impl Connection {
             tx.cc.on_delay(now.since(sent), tx.rtt.min());
         }
         tx.search.on_delivered(acked.largest);
+        tx.ecn.on_delivered(acked.sent);
         let rtt = tx.rtt.smoothed().unwrap_or_default();
         let limited = in_flight_before * 2 >= tx.cc.window();
         tx.cc.on_ack(now, acked.sent, acked.bytes, rtt, limited);

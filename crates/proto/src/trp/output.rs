@@ -359,7 +359,8 @@ impl Connection {
             first: meta.first as u32,
         };
         emit_bundle_header(&common, &bundled, out)?;
-        self.finish(out.len(), common.crc, out)
+        let sent = self.finish(out.len(), common.crc, out)?;
+        Some(self.capable(sent))
     }
 
     fn send_again(
@@ -422,7 +423,8 @@ impl Connection {
             relaxed: false,
         };
         emit_data_header(&common, &position, out)?;
-        self.finish(total, common.crc, out)
+        let sent = self.finish(total, common.crc, out)?;
+        Some(self.capable(sent))
     }
 
     /// Accounts for a data datagram, and returns what its header says.
@@ -476,6 +478,7 @@ impl Connection {
             len,
             may_fragment: len > self.tx.datagram,
             alone: false,
+            ecn: false,
         })
     }
 
@@ -490,7 +493,8 @@ impl Connection {
         self.common(self.rx.epoch)
     }
 
-    fn common(&self, epoch: u8) -> Common {
+    fn common(&mut self, epoch: u8) -> Common {
+        let marks = self.rx.marks.tell();
         let [request, response] = SPACES.map(|s| &self.rx.spaces[s as usize]);
         Common {
             dst_qpn: self.config.remote_qpn,
@@ -503,6 +507,7 @@ impl Connection {
             duplicates: self.rx.duplicates,
             ask: false,
             crc: self.handshake.crc(&self.config),
+            marks,
         }
     }
 }

@@ -163,6 +163,7 @@ impl Connection {
                 self.tx.spaces[space as usize].lose_from(una, self.tx.timeouts > 2);
             }
         }
+        self.tx.ecn.on_timeout(now, self.tx.timeouts);
         if first {
             return;
         }

@@ -108,6 +108,7 @@ impl Node for OneNode {
             len: header.emit(room.built().1, out),
             may_fragment: false,
             alone: false,
+            ecn: false,
         })
     }
 
