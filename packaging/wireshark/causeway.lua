@@ -27,7 +27,7 @@ local LOAD_COOKIE_LEN = 32
 local CM_HEADER_LEN, CM_PRIVATE_MAX = 64, 196
 local CM_SEALED_HEADER_LEN, CM_REFUSAL_LEN = 56, 24
 local RANGES_MAX, BUNDLE_MAX = 32, 64
-local LAST, RELAXED, CRC, RESPONSE, ASK = 1, 2, 4, 8, 16
+local LAST, RELAXED, CRC, RESPONSE, ASK, MARKS = 1, 2, 4, 8, 16, 0xE0
 -- Numbers of segments that retransmissions are told by; more are forgotten with their connection.
 local REMEMBERED_MAX = 1000000
 
@@ -120,6 +120,8 @@ f.flag_relaxed = flag("flags.relaxed", "Relaxed ordering allowed", RELAXED)
 f.flag_crc = flag("flags.crc", "CRC is valid", CRC)
 f.flag_response = flag("flags.response", "Ranges are of the response space", RESPONSE)
 f.flag_ask = flag("flags.ask", "Acknowledge at once", ASK)
+f.flag_marks = ProtoField.uint8("causeway.flags.marks", "Headers that told of marks", base.DEC, nil,
+    MARKS)
 f.flag_ready = flag("flags.ready", "Sender is ready to send", LAST)
 f.window = ProtoField.uint16("causeway.window", "Window")
 f.epoch = ProtoField.uint8("causeway.epoch", "Epoch")
@@ -633,7 +635,8 @@ local function trp(d)
     end
     local flags = t(1, 1):uint()
     d.has_crc = band(flags, CRC) ~= 0
-    add_flags(d, f.flag_last, f.flag_relaxed, f.flag_crc, f.flag_response, f.flag_ask)
+    add_flags(d, f.flag_last, f.flag_relaxed, f.flag_crc, f.flag_response, f.flag_ask,
+        f.flag_marks)
     d.tree:add(f.window, t(2, 2))
     d.tree:add(f.epoch, t(4, 1))
     add_qpn(d.tree, f.dst_qpn, t(5, 3))
@@ -645,7 +648,7 @@ local function trp(d)
     local item = d.tree:add(f.src_qpn, t(37, 3))
     d.tree:add(f.qpn, t(37, 3)):set_hidden()
     check_port(t(37, 3):uint(), d.pinfo.src_port, item)
-    if band(flags, 0xFF - ASK - CRC - (OWN_FLAGS[d.opcode] or 0)) ~= 0 then
+    if band(flags, 0xFF - MARKS - ASK - CRC - (OWN_FLAGS[d.opcode] or 0)) ~= 0 then
         return "flags"
     end
     return READERS[d.opcode](d)

@@ -18,6 +18,8 @@ MESSAGE = "2"
 # DSCPs by service level, and a traffic class whose lower bits a program has set.
 LEVELS = [0, 10, 46]
 CLASS = 0x6B
+# The bits for congestion notification, of which connections' data have ECT(0) (RFC 3168).
+ECN, ECT = 3, 2
 CONFIG = f"[wire]\ndscp = {LEVELS}\n"
 # Longer than a packet: the kernel, or the link, cuts it.
 LONG = MTU + 100
@@ -53,7 +55,8 @@ def exchange(world, tool, size, count, options):
 
 
 def seen(world, tool, size, *options, count=50):
-    """The classes and the greatest length of the datagrams from the client, of one run."""
+    """Of the datagrams from the client, of one run: the classes, the transport's bits of them, and
+    the greatest length."""
     with Capture(world.server) as capture:
         exchange(world, tool, size, count, options)
         capture.stop()
@@ -62,24 +65,26 @@ def seen(world, tool, size, *options, count=50):
     rows = [row for row in rows
             if int(row[2][0]) in PORTS and not row[3][0].startswith(MESSAGE)]
     assert rows, "no datagrams"
-    classes = {int(row[0][0], 16) for row in rows}
-    return classes, max(int(row[1][0]) for row in rows)
+    whole = {int(row[0][0], 16) for row in rows}
+    classes, ecn = {one & ~ECN for one in whole}, {one & ECN for one in whole}
+    return classes, ecn, max(int(row[1][0]) for row in rows)
 
 
-def marked(what, wanted, *options, tool="ib_send_lat", others=()):
+def marked(what, wanted, *options, tool="ib_send_lat", others=(), ect=True):
     """A test that datagrams are of a class, but for those of `others` that there may be."""
     def test():
         with two_hosts() as world:
-            classes, _ = seen(world, tool, 8, *options)
+            classes, ecn, _ = seen(world, tool, 8, *options)
         found = [hex(one) for one in sorted(classes - set(others))]
         assert found == [hex(wanted)], f"{found}, not {wanted:#x}"
+        assert ecn <= {0, ECT} and (ECT in ecn) == ect, f"congestion notification: {ecn}"
     return f"class of datagrams: {what}", test
 
 
 def stream():
     """A stream's datagrams have it, and are cut by the kernel as ever."""
     with two_hosts() as world:
-        classes, longest = seen(world, "ib_write_bw", 65536, "-S", "2", count=100)
+        classes, _, longest = seen(world, "ib_write_bw", 65536, "-S", "2", count=100)
     assert classes == {LEVELS[2] << 2}, f"{[hex(one) for one in classes]}"
     assert longest > LONG, f"no more than {longest} bytes at a time"
 
@@ -91,7 +96,7 @@ TESTS = [
     marked("a traffic class's before a level's, without the transport's bits", CLASS & 0xFC,
            f"--tclass={CLASS}", "-S", "1"),
     marked("READs", LEVELS[2] << 2, "-S", "2", tool="ib_read_lat"),
-    marked("UD", LEVELS[2] << 2, "-c", "UD", "-S", "2"),
+    marked("UD", LEVELS[2] << 2, "-c", "UD", "-S", "2", ect=False),
     # With -R perftest has a second connection, for its own parameters, which may have no class.
     marked("the connection manager's RDMA_OPTION_ID_TOS", CLASS & 0xFC, "-R", "-T", str(CLASS),
            others=[0]),

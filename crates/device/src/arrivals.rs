@@ -2,9 +2,9 @@
 //! is for.
 
 use std::net::IpAddr;
-use std::slice::Chunks;
 
 use causeway_identity::{QPN_MULTICAST, Slot};
+use causeway_netio::Together;
 use causeway_proto::Instant;
 use causeway_proto::trp::reset_for;
 use causeway_shm::Counter;
@@ -42,8 +42,8 @@ pub(crate) fn receive(
         let (looks, mut held) = (wire.looks, 0);
         let received = wire.look(
             place,
-            &mut |rank: usize, src, dst, mut all: Chunks<'_, u8>| {
-                while let Some(datagram) = all.next() {
+            &mut |rank: usize, src, dst, mut all: Together<'_>| {
+                while let Some(datagram) = all.datagrams.next() {
                     let arrival = Arrival {
                         from: src,
                         to: dst,
@@ -127,7 +127,7 @@ fn receive_segment(
     qps: &mut QueuePairs,
     core: &mut Core,
     arrival: &Arrival<'_>,
-    rest: &mut Chunks<'_, u8>,
+    rest: &mut Together<'_>,
     (look, now): (u64, Instant),
     (touched, held): (&mut Vec<u32>, &mut usize),
 ) -> Option<([u8; REPLY_BYTES], usize)> {

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::broker_thread;
 use crate::checksums::Checksums;
+use crate::ecn;
 use crate::engines::ENGINES_MAX;
 use crate::errno::{Errno, OpenError};
 use crate::fork;
@@ -116,6 +117,8 @@ fn settings() -> Result<(WirePref, (Checksums, bool)), OpenError> {
     let wire = WirePref::from_env().ok_or(unknown)?;
     let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_CRC is not auto, on or off");
     let checksums = Checksums::from_env().ok_or(unknown)?;
+    let unknown = "CAUSEWAY_ECN is not 0 or 1";
+    ecn::setting().ok_or(OpenError::new(libc::EINVAL, unknown))?;
     let unknown = "CAUSEWAY_PATIENCE is not a number of seconds, 0 to 86400";
     patience().ok_or(OpenError::new(libc::EINVAL, unknown))?;
     let unknown = "CAUSEWAY_LOOK is not on or off";

@@ -32,6 +32,7 @@ mod cq;
 mod deferred_move;
 mod destination;
 mod direct;
+mod ecn;
 mod endpoint;
 mod engines;
 mod errno;

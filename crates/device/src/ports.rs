@@ -8,9 +8,8 @@
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::slice::Chunks;
 
-use causeway_netio::{Connected, Received, Report, UdpPort};
+use causeway_netio::{Connected, Received, Report, Together, UdpPort};
 use causeway_proto::trp::Senders;
 use causeway_shm::FinalAckTable;
 use rustix::event::epoll;
@@ -22,9 +21,9 @@ use crate::qps::{Numbering, SLOTS};
 
 /// Takes datagrams that came together: the rank of the slot they came to, where they came from and
 /// to, their bytes.
-pub(crate) trait Take: FnMut(usize, SocketAddr, Option<IpAddr>, Chunks<'_, u8>) {}
+pub(crate) trait Take: FnMut(usize, SocketAddr, Option<IpAddr>, Together<'_>) {}
 
-impl<F: FnMut(usize, SocketAddr, Option<IpAddr>, Chunks<'_, u8>)> Take for F {}
+impl<F: FnMut(usize, SocketAddr, Option<IpAddr>, Together<'_>)> Take for F {}
 
 /// The kernel charges a socket's buffer for its own structures too: datagrams that fill one part of
 /// so many surely fit.

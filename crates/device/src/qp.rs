@@ -28,6 +28,7 @@ use crate::av::Av;
 use crate::clock::{self, Now};
 use crate::core::Route;
 use crate::cq::Cq;
+use crate::ecn;
 use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
 use crate::events::EventSource;
@@ -559,6 +560,7 @@ fn udp_link(
         max_datagram,
         window: crate::udp::window(shared.receive_buffer(), path),
         crc: shared.checksums.wanted(ip),
+        ecn: ecn::wanted(),
         patience: patience().unwrap_or(RETRY_FLOOR),
         secured,
         phase_packets: phase_packets().unwrap_or(PHASE_PACKETS),

@@ -7,6 +7,7 @@ use causeway_identity::Slot;
 use causeway_netio::UdpPort;
 use causeway_shm::FinalAckTable;
 
+use crate::ecn;
 use crate::errno::{Errno, OpenError};
 use crate::peers::refused;
 use crate::port_holders::port_holders;
@@ -50,6 +51,7 @@ pub(crate) fn take_slot(residue: Option<u16>) -> Result<(Slot, UdpPort), OpenErr
             continue;
         }
         match UdpPort::bind(slot.port()) {
+            Ok(port) if ecn::wanted() => return Ok((slot, port.with_ecn()?)),
             Ok(port) => return Ok((slot, port)),
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
             Err(e) => return Err(e.into()),

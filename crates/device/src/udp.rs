@@ -4,12 +4,11 @@ mod batches;
 mod express;
 
 use std::net::{IpAddr, SocketAddr};
-use std::slice::Chunks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_identity::qpn_index;
-use causeway_netio::{Connected, Outside, Received, Report, UdpPort, Unreachable};
+use causeway_netio::{Connected, ECT, Outside, Received, Report, Together, UdpPort, Unreachable};
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Connection, DEFAULT_WINDOW, DropReason, Proof, Stats, Undelivered};
@@ -122,10 +121,12 @@ struct Batch {
 }
 
 /// Datagrams of `segment` bytes each, the last one at most that.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Shape {
     segment: usize,
     may_fragment: bool,
+    /// They are ECT.
+    ecn: bool,
 }
 
 /// What became of a batch.
@@ -169,7 +170,7 @@ impl UdpWire {
         match self.ports.first() {
             Some((rank, port)) if rank == link.rank => {
                 let open = |src| port.open_connected(src, link.dst);
-                // Such a socket's short call names no class.
+                // Such a socket's short call names no class of the program's.
                 link.socket = link.src.filter(|_| link.class == 0).and_then(open);
                 self.connected_links += u32::from(link.socket.is_some());
             }
@@ -376,19 +377,24 @@ impl UdpLink {
         &mut self,
         qp: &mut Qp,
         core: &mut Core,
-        (datagram, rest): (&[u8], &mut Chunks<'_, u8>),
+        (datagram, rest): (&[u8], &mut Together<'_>),
         now: Instant,
     ) {
+        let before = rest.marked.then(|| self.conn.stats().rx_packets);
         if let Some(tap) = &self.tap {
             tap.datagram(false, datagram);
         }
         match self.conn.on_datagram(now, datagram, &mut qp.bind(core)) {
             // A tap is shown each.
             Ok(()) if self.tap.is_none() => {
+                let rest = &mut rest.datagrams;
                 self.conn.on_run(now, datagram, rest, &mut qp.bind(core));
             }
             Ok(()) => {}
             Err(reason) => self.heed_refusal(qp.qpn(), reason),
+        }
+        if let Some(before) = before {
+            self.conn.on_marked(self.conn.stats().rx_packets - before);
         }
     }
 
@@ -435,10 +441,15 @@ impl UdpLink {
         self.report(core);
     }
 
+    /// The traffic class of datagrams that are ECT, or not.
+    fn class_of(&self, ecn: bool) -> u8 {
+        self.class | if ecn { ECT } else { 0 }
+    }
+
     /// Sends a batch, of which the parts `outside` are elsewhere.
     fn send(&self, port: &UdpPort, bytes: &[u8], outside: &[Outside], shape: Shape) -> Sent {
         let segment = (shape.segment < bytes.len()).then_some(shape.segment);
-        let (class, dst, src) = (self.class, self.dst, self.src);
+        let (class, dst, src) = (self.class_of(shape.ecn), self.dst, self.src);
         let sent = if outside.is_empty() {
             port.send_as(class, dst, src, bytes, segment, shape.may_fragment)
         } else {
@@ -525,6 +536,14 @@ impl UdpLink {
             (Counter::RnrSent, now.rnr_sent - before.rnr_sent),
             (Counter::RnrReceived, now.rnr_received - before.rnr_received),
             (Counter::Drops, now.rx_dropped - before.rx_dropped),
+            (
+                Counter::MarksReceived,
+                now.marks_received - before.marks_received,
+            ),
+            (
+                Counter::MarksReported,
+                now.marks_reported - before.marks_reported,
+            ),
         ];
         for (counter, change) in changes {
             if change > 0 {

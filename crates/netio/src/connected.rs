@@ -147,6 +147,11 @@ impl ConnectedSocket {
         self.socket.as_fd()
     }
 
+    /// Whether it is of IPv6.
+    pub fn is_v6(&self) -> bool {
+        self.v6
+    }
+
     /// The local address, if it has one.
     pub fn src(&self) -> Option<IpAddr> {
         self.src

@@ -13,6 +13,7 @@
 //! differs from that of the one before, except for datagrams so small that it does not matter.
 
 mod bind;
+mod class;
 mod connected;
 mod errqueue;
 mod message;
@@ -22,11 +23,12 @@ mod port;
 mod received;
 mod route;
 
+pub use class::ECT;
 pub use connected::Connected;
 pub use errqueue::{QUOTE_LEN, Report, Unreachable};
 pub use pieces::Outside;
 pub use port::UdpPort;
-pub use received::Received;
+pub use received::{Received, Together};
 pub use route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, path_mtu};
 
 use std::net::{IpAddr, SocketAddr};

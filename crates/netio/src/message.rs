@@ -9,12 +9,14 @@ use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use quinn_udp::RecvMeta;
+use quinn_udp::{EcnCodepoint, RecvMeta};
 use socket2::SockAddr;
 
-/// Room for the control messages of either direction: a packet's addresses, its class and a
-/// segment's size.
-const CONTROL_LEN: usize = 128;
+use crate::class::ECN;
+
+/// Room for the control messages of either direction: a packet's addresses and its class, both by
+/// IPv4's names and IPv6's, and a segment's size.
+const CONTROL_LEN: usize = 192;
 /// What the kernel aligns control messages to (`CMSG_ALIGN`).
 const CONTROL_ALIGN: usize = size_of::<usize>();
 
@@ -225,7 +227,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<RecvM
     }
 }
 
-/// Takes the local address and the size of segments from the control messages received.
+/// Takes the local address, the size of segments and the mark from the control messages received.
 ///
 /// # Safety
 /// `msg` must have been filled by a successful recvmsg, and its control buffer be alive.
@@ -252,6 +254,13 @@ unsafe fn read_controls(msg: &libc::msghdr, meta: &mut RecvMeta) {
                 (libc::SOL_UDP, libc::UDP_GRO) if holds(size_of::<libc::c_int>()) => {
                     let stride = data.cast::<libc::c_int>().read_unaligned();
                     meta.stride = usize::try_from(stride).unwrap_or(meta.len);
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) if holds(size_of::<u8>()) => {
+                    meta.ecn = EcnCodepoint::from_bits(data.cast::<u8>().read() & ECN);
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) if holds(size_of::<libc::c_int>()) => {
+                    let class = data.cast::<libc::c_int>().read_unaligned();
+                    meta.ecn = EcnCodepoint::from_bits(class as u8 & ECN);
                 }
                 _ => {}
             }

@@ -9,6 +9,9 @@ const RECV_BUFFER: libc::c_int = 16 << 20;
 /// Bytes of datagrams that may wait in the network device before sends would block.
 const SEND_BUFFER: libc::c_int = 4 << 20;
 
+/// The MTU that every IPv6 path has (RFC 8200 section 5).
+const MIN_IPV6_MTU: libc::c_int = 1280;
+
 /// "Don't fragment" as the socket has it now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DontFragment {
@@ -57,6 +60,23 @@ pub(crate) fn get(
     }
 }
 
+/// Asks for the traffic class of each datagram, by both names on a socket of both families.
+pub(crate) fn receive_class(fd: &impl AsFd, v6: bool, on: bool) -> io::Result<()> {
+    set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, on.into())?;
+    match v6 {
+        true => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into()),
+        false => Ok(()),
+    }
+}
+
+/// Gives what a socket of one family sends a traffic class, where none is named.
+pub(crate) fn class(fd: &impl AsFd, v6: bool, class: u8) -> io::Result<()> {
+    match v6 {
+        true => set(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class.into()),
+        false => set(fd, libc::IPPROTO_IP, libc::IP_TOS, class.into()),
+    }
+}
+
 /// Asks no more for the local address of each datagram: the socket has but one.
 pub(crate) fn no_packet_info(fd: &impl AsFd, v6: bool) -> io::Result<()> {
     match v6 {
@@ -100,7 +120,11 @@ pub(crate) fn dont_fragment_v6(fd: &impl AsFd, on: bool) -> io::Result<()> {
     };
     set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, mode)?;
     // The mode alone still lets the sending host fragment.
-    set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, on.into())
+    set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, on.into())?;
+    // No router fragments IPv6, and one may say nothing of what it drops: fragments are as short as
+    // every path takes them. 0: as long as the kernel believes.
+    let fragments = if on { 0 } else { MIN_IPV6_MTU };
+    set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU, fragments)
 }
 
 /// `IPV6_MULTICAST_ALL`, which libc lacks.

@@ -13,6 +13,7 @@ use quinn_udp::{Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::bind::{bind_v4, bind_v6, no_ipv6};
+use crate::class::ECT;
 use crate::connected::{Connected, ConnectedSocket, ConnectedSockets};
 use crate::errqueue::{self, Report};
 use crate::message::Marked;
@@ -47,6 +48,8 @@ pub struct UdpPort {
     /// Whether the socket speaks IPv6 (and IPv4 by mapped addresses), or IPv4 only.
     dual: bool,
     dont_fragment: Cell<DontFragment>,
+    /// Marks of congestion are heeded.
+    ecn: bool,
     connected: ConnectedSockets,
     buffers: Box<[u8]>,
     /// How many buffers the next receive offers.
@@ -126,7 +129,7 @@ impl UdpPort {
     }
 
     fn set_up(socket: Socket, dual: bool) -> io::Result<UdpPort> {
-        let state = prepare_socket(&socket, dual)?;
+        let state = prepare_socket(&socket, (dual, false))?;
         let port = socket.local_addr()?.as_socket().map_or(0, |a| a.port());
         Ok(UdpPort {
             state: RefCell::new(state),
@@ -134,6 +137,7 @@ impl UdpPort {
             port,
             dual,
             dont_fragment: Cell::new(DontFragment::ON),
+            ecn: false,
             connected: ConnectedSockets::default(),
             buffers: vec![0; RECV_BATCH * RECV_SIZE].into_boxed_slice(),
             offer: 1,
@@ -164,6 +168,19 @@ impl UdpPort {
         self.port
     }
 
+    /// Has the port look for marks of congestion ([`Together::marked`]). What its sockets for
+    /// single peers send is ECT then, where nothing else is said.
+    ///
+    /// [`Together::marked`]: crate::Together::marked
+    ///
+    /// # Errors
+    /// What `setsockopt(2)` reports.
+    pub fn with_ecn(mut self) -> io::Result<UdpPort> {
+        options::receive_class(&*self.socket, self.dual, true)?;
+        self.ecn = true;
+        Ok(self)
+    }
+
     /// Lets the port have sockets of their own for single peers ([`UdpPort::open_connected`]).
     ///
     /// # Errors
@@ -183,9 +200,10 @@ impl UdpPort {
     /// one left, and returns its name. [`UdpPort::close_connected`] takes it back. What comes
     /// from there is received by [`UdpPort::recv_connected`] from now on, and maybe afterwards.
     pub fn open_connected(&mut self, src: IpAddr, dst: SocketAddr) -> Option<Connected> {
-        let v6 = src.is_ipv6();
+        let (v6, ecn) = (src.is_ipv6(), self.ecn);
         let set_up = |socket: &Socket| {
-            prepare_socket(socket, v6)?;
+            prepare_socket(socket, (v6, ecn))?;
+            options::class(socket, v6, own_class(ecn))?;
             options::no_packet_info(socket, v6)
         };
         self.connected
@@ -197,18 +215,38 @@ impl UdpPort {
         self.connected.close(src, dst);
     }
 
-    /// Sends one datagram to the peer of a connected socket that is open, unfragmented or not at
-    /// all.
+    /// Sends one datagram of a class to the peer of a connected socket that is open, unfragmented
+    /// or not at all. Of one class, [`ECT`] where the port heeds marks, and else 0, it is the
+    /// shortest call that there is.
+    ///
+    /// [`ECT`]: crate::ECT
     ///
     /// # Errors
     /// `WouldBlock` if the socket's buffer is full. Any other may be that of an earlier datagram,
     /// and this one has not gone: [`UdpPort::send`] says what is wrong.
     #[inline]
-    pub fn send_connected(&self, Connected(at): Connected, contents: &[u8]) -> io::Result<()> {
-        match self.connected.get(at) {
-            Some(peer) => message::send_datagram(peer.fd(), contents),
-            None => Err(io::ErrorKind::NotConnected.into()),
+    pub fn send_connected(
+        &self,
+        Connected(at): Connected,
+        class: u8,
+        contents: &[u8],
+    ) -> io::Result<()> {
+        let Some(peer) = self.connected.get(at) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        if class == own_class(self.ecn) {
+            return message::send_datagram(peer.fd(), contents);
         }
+        let piece = libc::iovec {
+            iov_base: contents.as_ptr().cast_mut().cast(),
+            iov_len: contents.len(),
+        };
+        let mark = Marked {
+            class,
+            v6: peer.is_v6(),
+        };
+        // SAFETY: the contents are borrowed.
+        unsafe { message::send(peer.fd(), None, &[piece], (None, Some(mark))) }
     }
 
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
@@ -241,7 +279,7 @@ impl UdpPort {
     }
 
     /// As [`UdpPort::send`], with a traffic class: DSCP in the upper six bits, of which the network
-    /// takes what it treats datagrams by (RFC 2474). 0 leaves it to the kernel.
+    /// takes what it treats datagrams by (RFC 2474), and maybe [`ECT`](crate::ECT).
     ///
     /// # Errors
     /// As [`UdpPort::send`].
@@ -397,12 +435,12 @@ impl UdpPort {
         let unfragmented = if dst.is_ipv4() { whole.v4 } else { whole.v6 };
         // The others never fragment.
         let peer = self.connected.find(src, dst).filter(|_| unfragmented);
-        let peer = peer.map(ConnectedSocket::fd);
-        let (fd, to) = match peer {
-            Some(fd) => (fd, None),
-            None => (self.socket.as_fd(), Some((dst, src))),
+        let (fd, to, own) = match peer.map(ConnectedSocket::fd) {
+            Some(fd) => (fd, None, own_class(self.ecn)),
+            None => (self.socket.as_fd(), Some((dst, src)), 0),
         };
-        let mark = (class != 0).then(|| Marked {
+        // A connected socket is used by all that has this peer: none inherits another's class.
+        let mark = (class != own).then(|| Marked {
             class,
             v6: dst.ip().to_canonical().is_ipv6(),
         });
@@ -427,7 +465,7 @@ impl UdpPort {
         for transmit in each {
             if let Err(e) = self.send_one(class, &transmit) {
                 if e.kind() != io::ErrorKind::WouldBlock {
-                    self.state.replace(probe(&self.socket)?);
+                    self.state.replace(probe(&self.socket, self.ecn)?);
                     self.dont_fragment.set(DontFragment::ON);
                 }
                 return Err(e);
@@ -459,25 +497,29 @@ impl UdpPort {
     }
 }
 
-/// Sets up a socket of a port's, of IPv6 or both families, or of IPv4.
-fn prepare_socket(socket: &Socket, v6: bool) -> io::Result<UdpSocketState> {
+/// The class of what a port's connected sockets send where none is named.
+#[inline]
+fn own_class(ecn: bool) -> u8 {
+    if ecn { ECT } else { 0 }
+}
+
+/// Sets up a socket of a port's, of IPv6 or both families, or of IPv4, which heeds marks or does
+/// not.
+fn prepare_socket(socket: &Socket, (v6, ecn): (bool, bool)) -> io::Result<UdpSocketState> {
     options::enlarge_buffers(socket);
     options::set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
     if v6 {
         options::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
     }
-    probe(socket)
+    probe(socket, ecn)
 }
 
 /// Sets the socket up for quinn-udp and finds what the kernel can do.
-fn probe(socket: &Socket) -> io::Result<UdpSocketState> {
+fn probe(socket: &Socket, ecn: bool) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
-    // It asks for time stamp and traffic class of every datagram, which nothing here reads.
+    // It asks for the time stamp of every datagram, which nothing here reads, and for its class.
     options::set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
-    options::set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 0)?;
-    if socket.domain()? == Domain::IPV6 {
-        options::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0)?;
-    }
+    options::receive_class(socket, socket.domain()? == Domain::IPV6, ecn)?;
     Ok(state)
 }
 

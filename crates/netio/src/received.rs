@@ -1,5 +1,18 @@
 //! What looks at sockets find.
 
+use std::slice::Chunks;
+
+/// Datagrams that the kernel has joined together. Only such are joined as the network has treated
+/// alike.
+#[derive(Clone, Debug)]
+pub struct Together<'a> {
+    /// Each of them.
+    pub datagrams: Chunks<'a, u8>,
+    /// The network has marked them: the path is congested (RFC 3168, CE). Only where the port heeds
+    /// marks.
+    pub marked: bool,
+}
+
 /// What one [`UdpPort::recv`](crate::UdpPort::recv) found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {

@@ -3,14 +3,16 @@
 use std::io::{Error, ErrorKind};
 use std::mem;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
-use causeway_netio::{Outside, UdpPort};
+use causeway_netio::{ECT, Outside, Together, UdpPort};
 
 /// A DSCP of its own (46), the transport's bits clear.
 const CLASS: u8 = 0xb8;
 /// Room for one control message.
 const CONTROL: usize = 64;
+/// What is there on loopback arrives at once; this is for a machine that is very busy.
+const PATIENCE_MS: i32 = 60_000;
 
 /// A socket at an address that is told each datagram's class.
 fn receiver(ip: &str) -> UdpSocket {
@@ -119,7 +121,115 @@ fn a_connected_socket_bears_it_where_it_is_named() {
                 .unwrap();
             assert_eq!(next(&to), (1, class), "{dst}");
         }
-        port.send_connected(short, b"xy").unwrap();
+        port.send_connected(short, 0, b"xy").unwrap();
         assert_eq!(next(&to), (2, 0), "{dst}");
+        port.send_connected(short, CLASS, b"xy").unwrap();
+        assert_eq!(next(&to), (2, CLASS), "{dst}");
+    }
+}
+
+#[test]
+fn what_shares_a_connected_socket_is_ect_where_it_says_so_alone() {
+    for to in loopbacks() {
+        let dst: SocketAddr = to.local_addr().unwrap();
+        let port = UdpPort::bind(0).unwrap().with_ecn().unwrap();
+        let mut port = port.with_connected().unwrap();
+        let short = port.open_connected(dst.ip(), dst).expect("one is left");
+        for class in [ECT, 0, CLASS, CLASS | ECT] {
+            port.send_connected(short, class, b"xy").unwrap();
+            assert_eq!(next(&to), (2, class), "{dst}");
+            port.send_as(class, dst, Some(dst.ip()), b"x", None, false)
+                .unwrap();
+            assert_eq!(next(&to), (1, class), "{dst}");
+            port.send_as(class, dst, Some(dst.ip()), &[0; 1500], Some(1000), false)
+                .unwrap();
+            assert_eq!([next(&to), next(&to)], [(1000, class), (500, class)]);
+            // By the port's own socket.
+            port.send_as(class, dst, None, b"abc", None, false).unwrap();
+            assert_eq!(next(&to), (3, class), "{dst}");
+        }
+    }
+}
+
+/// What a port receives next, and whether it was marked.
+fn marked(port: &mut UdpPort, connected: bool) -> Vec<(usize, bool)> {
+    let mut seen = Vec::new();
+    let mut fd = libc::pollfd {
+        fd: port.as_fd().as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    if connected {
+        fd.fd = port.connected_fds().next().unwrap().as_raw_fd();
+    }
+    // SAFETY: the one entry is alive during the call.
+    assert_eq!(unsafe { libc::poll(&raw mut fd, 1, PATIENCE_MS) }, 1);
+    let each = |_, _, together: Together<'_>| {
+        seen.extend(together.datagrams.map(|one| (one.len(), together.marked)));
+    };
+    let received = match connected {
+        true => port.recv_connected(false, each),
+        false => port.recv_together(each),
+    };
+    received.unwrap();
+    seen
+}
+
+#[test]
+fn marks_are_seen_where_they_are_heeded() {
+    for to in loopbacks() {
+        let ip = to.local_addr().unwrap().ip();
+        for heeds in [true, false] {
+            let from = UdpPort::bind(0).unwrap();
+            let mut port = UdpPort::bind(0).unwrap();
+            if heeds {
+                port = port.with_ecn().unwrap();
+            }
+            let mut port = port.with_connected().unwrap();
+            let (dst, src) = (SocketAddr::new(ip, port.port()), (ip, from.port()).into());
+            for connected in [false, true] {
+                // The first one of either family stands first.
+                let v4 = ip.is_ipv4();
+                if connected && (!v4 || port.open_connected(ip, src).is_none()) {
+                    continue;
+                }
+                for class in [0, ECT, ECT | 1, CLASS | ECT | 1] {
+                    from.send_as(class, dst, Some(ip), b"x", None, false)
+                        .unwrap();
+                    let is = heeds && class & 3 == 3;
+                    assert_eq!(marked(&mut port, connected), [(1, is)], "{dst} {class}");
+                }
+                let all = [0; 2500];
+                from.send_as(ECT | 1, dst, Some(ip), &all, Some(1000), false)
+                    .unwrap();
+                let mut got = Vec::new();
+                while got.len() < 3 {
+                    got.extend(marked(&mut port, connected));
+                }
+                assert_eq!(got, [1000, 1000, 500].map(|len| (len, heeds)), "{dst}");
+            }
+        }
+    }
+}
+
+#[test]
+fn marks_are_seen_in_batches() {
+    for to in loopbacks() {
+        let ip = to.local_addr().unwrap().ip();
+        let from = UdpPort::bind(0).unwrap();
+        let mut port = UdpPort::bind(0).unwrap().with_ecn().unwrap();
+        let dst = SocketAddr::new(ip, port.port());
+        let mut got = Vec::new();
+        // Full offers make the next ones larger, and go through another call.
+        for n in 0..100 {
+            let class = if n % 3 == 0 { ECT | 1 } else { ECT };
+            from.send_as(class, dst, Some(ip), &[0; 5], None, false)
+                .unwrap();
+        }
+        while got.len() < 100 {
+            got.extend(marked(&mut port, false));
+        }
+        let expected: Vec<_> = (0..100).map(|n| (5, n % 3 == 0)).collect();
+        assert_eq!(got, expected, "{dst}");
     }
 }

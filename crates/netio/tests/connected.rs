@@ -49,7 +49,7 @@ fn collect(port: &mut UdpPort, n: usize) -> Vec<Datagram> {
         let strange = port.recv(|_, _, _| ()).expect("receive");
         assert_eq!(strange, Received::default());
         port.recv_connected(false, |src, dst, together| {
-            all.extend(together.map(|data| (src, dst, data.to_vec())));
+            all.extend(together.datagrams.map(|data| (src, dst, data.to_vec())));
         })
         .expect("receive");
     }

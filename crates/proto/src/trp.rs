@@ -14,6 +14,7 @@
 mod acks;
 mod config;
 mod congestion;
+mod ecn;
 mod express;
 mod handshake;
 mod input;
@@ -25,6 +26,7 @@ mod reports;
 mod reset;
 mod rtt;
 mod run;
+mod search;
 mod secure;
 mod send;
 mod senders;
@@ -53,17 +55,19 @@ use acks::Acks;
 use causeway_wire::secure::Why;
 use causeway_wire::versions::Notice;
 use congestion::{Cubic, Pacer};
+use ecn::{Ecn, Marks};
 use handshake::Handshake;
 use liveness::Liveness;
 use receive::Refused;
 use recv::ReceiveSpace;
 use rtt::Rtt;
 use run::Run;
+use search::Search;
 use secure::{Owed, Secure};
 use send::SendSpace;
 use senders::Share;
 
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::ulp::{Nak, Space, Ulp};
 
 const SPACES: [Space; 2] = [Space::Request, Space::Response];
@@ -76,6 +80,11 @@ pub struct Transmit {
     /// The path no longer carries a datagram of this size, but its segment is already numbered: it
     /// must go without the don't-fragment bit.
     pub may_fragment: bool,
+    /// It is to find out whether the path carries so much: it must go by itself, not as a part of
+    /// what segmentation offload cuts up.
+    pub alone: bool,
+    /// It leaves as ECT(0): a router may mark it instead of dropping it (RFC 3168).
+    pub ecn: bool,
 }
 
 /// The sending half of a connection.
@@ -95,18 +104,15 @@ struct Sender {
     /// Segments the peer takes past what it has acknowledged.
     window: u64,
     rtt: Rtt,
+    ecn: Ecn,
     cc: Cubic,
     pacer: Pacer,
     /// Largest datagram for new segments.
     datagram: usize,
     /// The datagram written last can be continued.
     run: Option<Run>,
-    /// Consecutive time-outs of datagrams above the base size, and how large those were.
-    big_timeouts: u32,
-    big_size: u32,
-    /// After a black hole: when to try the full size again, and how long to wait the next time.
-    raise_at: Option<Instant>,
-    raise_after: Duration,
+    /// The search for a larger one.
+    search: Search,
     /// When data was last sent, or acknowledged: time-outs count from here.
     active_at: Instant,
     /// Time-outs since something was acknowledged.
@@ -138,6 +144,7 @@ struct Receiver {
     /// The refusal is to be sent (again).
     answer_due: bool,
     acks: Acks,
+    marks: Marks,
     /// The request number up to which the peer has been told that all is placed.
     told: u64,
     /// Segments received in duplicate, modulo 256.
@@ -251,17 +258,6 @@ impl Connection {
     #[must_use]
     pub fn is_outstanding(&self) -> bool {
         self.tx.spaces.iter().any(SendSpace::outstanding)
-    }
-
-    /// Changes the largest datagram for segments not numbered yet, as path MTU discovery finds
-    /// out. It never exceeds the configuration's nor the peer's limit. Segments that have their
-    /// number keep their size, and go with [`Transmit::may_fragment`] if they must be sent again.
-    pub fn set_max_payload(&mut self, _now: Instant, datagram: usize) {
-        let peer = self.handshake.peer().map_or(usize::MAX, |p| p.max_datagram);
-        let bound = self.config.max_datagram.min(peer);
-        self.tx.datagram = datagram.clamp(MIN_DATAGRAM.min(bound), bound);
-        self.tx.cc.set_datagram(self.tx.datagram);
-        self.tx.big_timeouts = 0;
     }
 
     /// Whether payload has to be in the datagram: a checksum covers it, or it is encrypted.
@@ -397,14 +393,12 @@ impl Sender {
             gathering: false,
             window: 1,
             rtt: Rtt::default(),
+            ecn: Ecn::default(),
             cc: Cubic::new(datagram),
             pacer: Pacer::new(now),
             datagram,
             run: None,
-            big_timeouts: 0,
-            big_size: 0,
-            raise_at: None,
-            raise_after: config::RAISE_FIRST,
+            search: Search::default(),
             active_at: now,
             timeouts: 0,
             progress_at: now,
@@ -431,6 +425,7 @@ impl Sender {
         self.stopped[space as usize] = true;
         self.spaces[space as usize].abandon();
         self.probe[space as usize] = false;
+        self.search.forget_from(space, 0);
     }
 }
 
@@ -447,6 +442,7 @@ impl Receiver {
             refused: None,
             answer_due: false,
             acks: Acks::default(),
+            marks: Marks::default(),
             told: u64::from(config.rq_psn),
             duplicates: 0,
             peer_duplicates: 0,

@@ -97,6 +97,10 @@ counters! {
     UdpTxPayload = 24, udp_tx_payload;
     /// Peers that lost their access to this endpoint's memory, since they exceeded their lease.
     Evictions = 25, evictions;
+    /// Datagrams received that bore the network's mark of congestion.
+    MarksReceived = 26, marks_received;
+    /// Times that a peer has told of such ones among those sent to it.
+    MarksReported = 27, marks_reported;
 }
 
 impl Snapshot {

@@ -1,5 +1,7 @@
 //! A queue pair stripped to what TRP sees: numbered segments of known content, offered and checked.
 
+use std::slice::Chunks;
+
 use causeway_proto::trp::{Connection, Proof, Transmit, Undelivered};
 use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use causeway_proto::unit::{Frame, Kind, Unit};
@@ -393,6 +395,13 @@ impl Node for MockNode {
     fn on_datagram(&mut self, now: Instant, datagram: &[u8]) {
         // Drops are the protocol's business, and counted there.
         let _ = self.link.on_datagram(now, datagram, &mut self.ulp);
+    }
+
+    fn on_marked(&mut self, now: Instant, together: Chunks<'_, u8>) {
+        let before = self.link.stats().rx_packets;
+        self.on_datagrams(now, together);
+        let taken = self.link.stats().rx_packets - before;
+        self.link.on_marked(taken);
     }
 
     fn on_report(&mut self, now: Instant, what: Undelivered, quote: &[u8]) {

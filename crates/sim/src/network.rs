@@ -39,6 +39,12 @@ pub struct Faults {
     pub corrupt: f64,
     /// Cut short.
     pub truncate: f64,
+    /// Marked (CE), of those that are ECT.
+    pub mark: f64,
+    /// Bytes that wait for the wire before all that are ECT are marked.
+    pub marking_queue: u64,
+    /// Those that are ECT are dropped.
+    pub drops_ect: bool,
     /// Held back by up to `jitter` more than `delay`, and so overtaken.
     pub reorder: f64,
     /// One-way delay.
@@ -72,6 +78,9 @@ impl Faults {
             duplicate: 0.0,
             corrupt: 0.0,
             truncate: 0.0,
+            mark: 0.0,
+            marking_queue: u64::MAX,
+            drops_ect: false,
             reorder: 0.0,
             delay: Duration::from_micros(20),
             jitter: Duration::ZERO,
@@ -134,6 +143,9 @@ impl Faults {
             duplicate,
             corrupt,
             truncate,
+            mark: 0.0,
+            marking_queue: u64::MAX,
+            drops_ect: false,
             reorder,
             delay,
             jitter: delay * rng.between(1, 4) as u32,
@@ -170,8 +182,8 @@ impl Faults {
 /// What arrives at a host.
 #[derive(Clone, Debug)]
 pub enum Arrival {
-    /// A datagram.
-    Datagram(Vec<u8>),
+    /// A datagram, and whether it was marked.
+    Datagram(Vec<u8>, bool),
     /// A report of one that it has sent, and what is quoted of that.
     Report(Undelivered, Vec<u8>),
 }
@@ -217,6 +229,8 @@ pub struct Network {
     busy_until: [Instant; 2],
     /// Datagrams dropped by whatever fault.
     pub dropped: u64,
+    /// Those that were marked.
+    pub marked: u64,
 }
 
 impl Network {
@@ -230,11 +244,18 @@ impl Network {
             in_transit: BinaryHeap::new(),
             busy_until: [Instant(0); 2],
             dropped: 0,
+            marked: 0,
         }
     }
 
-    /// Takes a datagram for host `to`.
-    pub fn send(&mut self, now: Instant, to: usize, datagram: &[u8], may_fragment: bool) {
+    /// Takes a datagram for host `to`, which may be fragmented, and is ECT, or not.
+    pub fn send(
+        &mut self,
+        now: Instant,
+        to: usize,
+        datagram: &[u8],
+        (may_fragment, ect): (bool, bool),
+    ) {
         let f = &self.faults;
         let mtu = if now >= f.mtu_changes_at {
             f.mtu_later
@@ -244,7 +265,7 @@ impl Network {
         let too_long = datagram.len() > mtu && !may_fragment;
         let (cut, lost) = (f.partitioned(now, to), self.rng.chance(f.loss));
         self.forge(now);
-        if too_long || cut || lost {
+        if too_long || cut || lost || ect && self.faults.drops_ect {
             self.dropped += 1;
             let why = if cut {
                 Some(Undelivered::Route)
@@ -258,6 +279,7 @@ impl Network {
             }
             return;
         }
+        let marked = ect && self.marks(now, to);
         let Some(leaves) = self.transmit(now, to, datagram.len() as u64) else {
             self.dropped += 1;
             return;
@@ -274,7 +296,7 @@ impl Network {
                 at = at + Duration::from_nanos(self.rng.below(most + 1));
             }
             let bytes = self.damage(datagram);
-            self.push(at, to, Arrival::Datagram(bytes));
+            self.push(at, to, Arrival::Datagram(bytes, marked));
         }
     }
 
@@ -310,6 +332,17 @@ impl Network {
             .collect();
         let to = self.rng.below(2) as usize;
         self.push(now, to, Arrival::Report(why, quote));
+    }
+
+    /// Whether a datagram that is ECT gets marked.
+    fn marks(&mut self, now: Instant, to: usize) -> bool {
+        let faults = &self.faults;
+        let backlog = self.busy_until[to].since(now).as_nanos() as u64;
+        let long = backlog / faults.ns_per_byte.max(1) > faults.marking_queue;
+        // A chance of 0 takes no number, so that what else happens stays what it was.
+        let marks = long || faults.mark > 0.0 && self.rng.chance(faults.mark);
+        self.marked += u64::from(marks);
+        marks
     }
 
     /// When the last byte has left, or `None` if the queue is full.

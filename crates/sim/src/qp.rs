@@ -238,6 +238,13 @@ impl Node for QpNode {
         }
     }
 
+    fn on_marked(&mut self, now: Instant, together: Chunks<'_, u8>) {
+        let before = self.link.stats().rx_packets;
+        self.on_datagrams(now, together);
+        let taken = self.link.stats().rx_packets - before;
+        self.link.on_marked(taken);
+    }
+
     fn on_report(&mut self, now: Instant, what: Undelivered, quote: &[u8]) {
         if self.crashed.is_none() {
             self.with_link(|link, qp, host| {
@@ -256,6 +263,8 @@ impl Node for QpNode {
             return Some(Transmit {
                 len: datagram.len(),
                 may_fragment: false,
+                alone: false,
+                ecn: false,
             });
         }
         if self.crashed.is_some() {

@@ -29,6 +29,10 @@ pub trait Node {
             self.on_datagram(now, datagram);
         }
     }
+    /// As [`Node::on_datagrams`], of marked ones.
+    fn on_marked(&mut self, now: Instant, together: Chunks<'_, u8>) {
+        self.on_datagrams(now, together);
+    }
     /// A datagram that it has sent did not arrive: why, and what the report quotes of it.
     fn on_report(&mut self, now: Instant, what: Undelivered, quote: &[u8]);
     /// Whether nobody has the port that datagrams to it go to.
@@ -163,7 +167,8 @@ impl<N: Node> World<N> {
             }
             for datagram in self.buffer.chunks(t.len).take(1 + more) {
                 (self.now, datagram).hash(&mut self.sent);
-                self.network.send(self.now, 1 - i, datagram, t.may_fragment);
+                let how = (t.may_fragment, t.ecn);
+                self.network.send(self.now, 1 - i, datagram, how);
             }
             any = true;
         }
@@ -180,27 +185,29 @@ impl<N: Node> World<N> {
             // A stalled host's socket still buffers: what arrived is processed when it wakes, which
             // for the protocol is the same as processing it now and answering late.
             let deserted = self.nodes[to].is_deserted();
-            if let Arrival::Datagram(bytes) = &arrival
+            if let Arrival::Datagram(bytes, marked) = &arrival
                 && !deserted
-                && together.takes(to, bytes)
+                && together.takes(to, bytes, *marked)
             {
                 continue;
             }
             self.hand_over(&mut together);
             match arrival {
                 Arrival::Report(what, quote) => self.nodes[to].on_report(self.now, what, &quote),
-                Arrival::Datagram(bytes) if deserted => {
+                Arrival::Datagram(bytes, _) if deserted => {
                     let why = Undelivered::Port;
                     self.network.report(self.now, 1 - to, why, &bytes);
                 }
-                Arrival::Datagram(bytes) if self.runs && !bytes.is_empty() => {
+                Arrival::Datagram(bytes, marked) if !bytes.is_empty() => {
                     together = Together {
                         to,
+                        marked,
+                        joins: self.runs,
                         each: bytes.len(),
                         bytes,
                     };
                 }
-                Arrival::Datagram(bytes) => self.nodes[to].on_datagram(self.now, &bytes),
+                Arrival::Datagram(bytes, _) => self.nodes[to].on_datagram(self.now, &bytes),
             }
         }
         self.hand_over(&mut together);
@@ -208,27 +215,43 @@ impl<N: Node> World<N> {
 
     /// Gives a host what has arrived together.
     fn hand_over(&mut self, together: &mut Together) {
-        let Together { to, each, bytes } = std::mem::take(together);
-        if !bytes.is_empty() {
-            self.nodes[to].on_datagrams(self.now, bytes.chunks(each));
+        let Together {
+            to,
+            each,
+            marked,
+            bytes,
+            ..
+        } = std::mem::take(together);
+        if bytes.is_empty() {
+            return;
+        }
+        let (node, bytes) = (&mut self.nodes[to], bytes.chunks(each));
+        if marked {
+            node.on_marked(self.now, bytes);
+        } else {
+            node.on_datagrams(self.now, bytes);
         }
     }
 }
 
 /// Datagrams that arrive at one time, joined as the kernel joins them: all but the last have the
-/// same length.
+/// same length, and all are marked, or none.
 #[derive(Debug, Default)]
 struct Together {
     to: usize,
     each: usize,
+    marked: bool,
+    /// Others may join them.
+    joins: bool,
     bytes: Vec<u8>,
 }
 
 impl Together {
     /// Joins a datagram to them, if it may be.
-    fn takes(&mut self, to: usize, datagram: &[u8]) -> bool {
+    fn takes(&mut self, to: usize, datagram: &[u8], marked: bool) -> bool {
         let joins = !self.bytes.is_empty()
-            && to == self.to
+            && self.joins
+            && (to, marked) == (self.to, self.marked)
             && self.bytes.len().is_multiple_of(self.each)
             && (1..=self.each).contains(&datagram.len())
             && self.bytes.len() + datagram.len() <= BUFFER;

@@ -36,6 +36,9 @@ pub const RANGE_LEN: usize = 8;
 
 /// Feature bit of a [`Hello`]: every datagram of this connection carries a CRC32C.
 pub const FEATURE_CRC: u32 = 1;
+/// Feature bit of a [`Hello`]: its sender takes datagrams that are ECT, and tells of marks
+/// ([`Common::marks`]). It holds where both sides have it.
+pub const FEATURE_ECN: u32 = 1 << 1;
 
 /// What a datagram is: 4 bits. 0 to 5 are USIW's table 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +100,10 @@ pub const FLAG_CRC: u8 = 1 << 2;
 pub const FLAG_RESPONSE: u8 = 1 << 3;
 /// Flag: the sender wants an acknowledgment at once.
 pub const FLAG_ASK: u8 = 1 << 4;
+/// Where the number of [`Common::marks`] begins among the flags: the upper three bits.
+const MARKS_SHIFT: u32 = 5;
+/// The greatest number of [`Common::marks`].
+pub const MARKS_MAX: u8 = 7;
 
 /// What every datagram after the handshake says, whatever its opcode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,6 +131,9 @@ pub struct Common {
     /// The datagram carries, or is to carry, a CRC32C. The codec only transports the flag; see
     /// [`seal`] and [`crc_matches`].
     pub crc: bool,
+    /// Count, modulo 8, of headers before which datagrams with a mark of congestion came (RFC 3168:
+    /// CE). 0 without [`FEATURE_ECN`] of both sides.
+    pub marks: u8,
 }
 
 /// Position of a data segment.

@@ -3,7 +3,7 @@
 use causeway_identity::QPN_MASK;
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
-    Body, Bundled, Common, HEADER_LEN, HELLO_LEN, Hello, MAX_BUNDLE, MAX_RANGES, Packet,
+    Body, Bundled, Common, HEADER_LEN, HELLO_LEN, Hello, MARKS_MAX, MAX_BUNDLE, MAX_RANGES, Packet,
     ParseError, Position, RANGE_LEN, Range, Ranges, Reason, Table, emit_bundle_header, fuzz_trp,
     table_len,
 };
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 fn common() -> impl Strategy<Value = Common> {
     let qpns = (0..=QPN_MASK, 0..=QPN_MASK);
     let words = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u16>());
-    (qpns, words, any::<[u8; 2]>(), any::<[bool; 2]>()).prop_map(
+    (qpns, words, any::<[u8; 3]>(), any::<[bool; 2]>()).prop_map(
         |((dst_qpn, src_qpn), (cookie, ack_request, ack_response, window), bytes, flags)| Common {
             dst_qpn,
             src_qpn,
@@ -24,6 +24,7 @@ fn common() -> impl Strategy<Value = Common> {
             duplicates: bytes[1],
             ask: flags[0],
             crc: flags[1],
+            marks: bytes[2] & MARKS_MAX,
         },
     )
 }

@@ -34,6 +34,11 @@ pub fn lines(counted: &Snapshot) -> Vec<(&'static str, u64)> {
         ("hw_counters/send_rnr_err", counted.rnr_sent),
         ("hw_counters/completer_retry_err", counted.retransmits),
         ("hw_counters/local_ack_timeout_err", counted.timeouts),
+        (
+            "hw_counters/np_ecn_marked_roce_packets",
+            counted.marks_received,
+        ),
+        ("hw_counters/rp_cnp_handled", counted.marks_reported),
         ("hw_counters/lifespan", LIFESPAN_MS),
     ]
 }

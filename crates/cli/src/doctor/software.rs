@@ -335,6 +335,9 @@ fn conflict(name: &str, value: &str) -> Option<String> {
     if name == "CAUSEWAY_CRC" && !["auto", "on", "off"].contains(&value) {
         return Some(format!("is {value}; it can be auto, on or off"));
     }
+    if name == "CAUSEWAY_ECN" && !["0", "1"].contains(&value) {
+        return Some(format!("is {value}; it can be 0 or 1"));
+    }
     let engines = |value: &str| {
         value
             .parse()
@@ -358,6 +361,8 @@ mod tests {
         assert!(conflict("CAUSEWAY_WIRE", "shm").is_none());
         assert!(conflict("CAUSEWAY_CRC", "1").is_some());
         assert!(conflict("CAUSEWAY_CRC", "off").is_none());
+        assert!(conflict("CAUSEWAY_ECN", "off").is_some());
+        assert!(conflict("CAUSEWAY_ECN", "0").is_none());
         assert!(conflict("CAUSEWAY_ENGINES", "0").is_some());
         assert!(conflict("CAUSEWAY_ENGINES", "9").is_some());
         assert!(conflict("CAUSEWAY_ENGINES", "2").is_none());

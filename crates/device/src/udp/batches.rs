@@ -2,9 +2,28 @@
 
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
+use causeway_proto::trp::Transmit;
 
 use super::{BATCH_BYTES, Shape, UdpLink, UdpWire};
 use crate::core::Core;
+
+impl Shape {
+    /// That of a batch which begins with a datagram.
+    pub(super) fn of(transmit: &Transmit) -> Shape {
+        Shape {
+            segment: transmit.len,
+            may_fragment: transmit.may_fragment,
+            ecn: transmit.ecn,
+        }
+    }
+
+    /// Whether a datagram may join such a batch, as the last one if it is shorter.
+    fn takes(self, transmit: &Transmit) -> bool {
+        transmit.len <= self.segment
+            && (transmit.may_fragment, transmit.ecn) == (self.may_fragment, self.ecn)
+            && !transmit.alone
+    }
+}
 
 /// Sends all the datagrams that a connection yields, in batches.
 pub(super) fn transmit(
@@ -19,10 +38,7 @@ pub(super) fn transmit(
     let room = udp.conn.max_datagram();
     let mut end = 0;
     let mut count = 0;
-    let mut shape = Shape {
-        segment: 0,
-        may_fragment: false,
-    };
+    let mut shape = Shape::default();
     loop {
         let out = &mut wire.buffer[end..end + room];
         let transmit = udp.conn.poll_transmit(now, &mut qp.bind(core), out);
@@ -35,8 +51,7 @@ pub(super) fn transmit(
             continue;
         }
         let Some(transmit) = transmit else { break };
-        let fits = transmit.len <= shape.segment && transmit.may_fragment == shape.may_fragment;
-        if count > 0 && !fits {
+        if count > 0 && !shape.takes(&transmit) {
             // It cannot join the batch: send that, and begin another with it. Where that has to
             // wait, TRP sends this one again.
             let next = core.outsides.split(end);
@@ -48,10 +63,7 @@ pub(super) fn transmit(
             (end, count) = (0, 0);
         }
         if count == 0 {
-            shape = Shape {
-                segment: transmit.len,
-                may_fragment: transmit.may_fragment,
-            };
+            shape = Shape::of(&transmit);
         }
         end += transmit.len;
         count += 1;
@@ -65,7 +77,7 @@ pub(super) fn transmit(
             count += more;
         }
         let full = count >= most || end + room > BATCH_BYTES || transmit.len < shape.segment;
-        if full {
+        if full || transmit.alone {
             if !udp.send_or_keep((wire, core), end, shape, now) {
                 return;
             }

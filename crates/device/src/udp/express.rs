@@ -64,25 +64,23 @@ impl UdpLink {
         let Some(port) = wire.ports.get(self.rank) else {
             return true;
         };
-        self.send_alone(port, bytes, sent.may_fragment, now);
+        self.send_alone(port, bytes, Shape::of(&sent), now);
         true
     }
 
     /// Sends a datagram, or keeps it where the socket has no room.
     #[inline]
-    fn send_alone(&mut self, port: &UdpPort, bytes: &[u8], may_fragment: bool, now: Instant) {
-        let sent = self.socket.map(|socket| port.send_connected(socket, bytes));
+    fn send_alone(&mut self, port: &UdpPort, bytes: &[u8], shape: Shape, now: Instant) {
+        let (class, may_fragment) = (self.class_of(shape.ecn), shape.may_fragment);
+        let short = |socket| port.send_connected(socket, class, bytes);
+        let sent = self.socket.map(short);
         let sent = match sent {
             Some(Ok(())) => return,
             Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => Err(e),
-            _ => port.send_as(self.class, self.dst, self.src, bytes, None, may_fragment),
+            _ => port.send_as(class, self.dst, self.src, bytes, None, may_fragment),
         };
         // Any other failure loses the datagram, as the network may: it is sent again.
         if sent.is_err_and(|e| e.kind() == ErrorKind::WouldBlock) {
-            let shape = Shape {
-                segment: bytes.len(),
-                may_fragment,
-            };
             let bytes = bytes.to_vec();
             self.unsent = Some(Batch { bytes, shape });
             self.retry_at = Some(now + RETRY_AFTER);

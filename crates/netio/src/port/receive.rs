@@ -4,13 +4,12 @@ use std::array;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::slice::Chunks;
 
 use causeway_cancel::off;
-use quinn_udp::{RecvMeta, UdpSockRef};
+use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef};
 
 use super::{LONG, RECV_BATCH, RECV_SIZE, SEND_TRIES, UdpPort};
-use crate::received::Received;
+use crate::received::{Received, Together};
 use crate::{canonical, message};
 
 impl UdpPort {
@@ -24,7 +23,7 @@ impl UdpPort {
         &mut self,
         mut f: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
     ) -> io::Result<Received> {
-        self.recv_together(|src, dst, all| all.for_each(|one| f(src, dst, one)))
+        self.recv_together(|src, dst, all| all.datagrams.for_each(|one| f(src, dst, one)))
     }
 
     /// As [`UdpPort::recv`], with those at once that the kernel has joined together.
@@ -33,7 +32,7 @@ impl UdpPort {
     /// As [`UdpPort::recv`].
     pub fn recv_together(
         &mut self,
-        mut f: impl FnMut(SocketAddr, Option<IpAddr>, Chunks<'_, u8>),
+        mut f: impl FnMut(SocketAddr, Option<IpAddr>, Together<'_>),
     ) -> io::Result<Received> {
         let mut meta = [RecvMeta::default(); RECV_BATCH];
         let got = self.recv_batch(&mut meta)?;
@@ -47,8 +46,8 @@ impl UdpPort {
             let src = canonical(meta.addr);
             let dst_ip = meta.dst_ip.map(|ip| ip.to_canonical());
             bytes += meta.len;
-            let together = buffer[..meta.len.min(RECV_SIZE)].chunks(meta.stride.max(1));
-            datagrams += together.len();
+            let together = together(buffer, meta);
+            datagrams += together.datagrams.len();
             f(src, dst_ip, together);
         }
         let full = got == self.offer;
@@ -74,7 +73,7 @@ impl UdpPort {
     pub fn recv_connected(
         &mut self,
         all: bool,
-        mut f: impl FnMut(SocketAddr, Option<IpAddr>, Chunks<'_, u8>),
+        mut f: impl FnMut(SocketAddr, Option<IpAddr>, Together<'_>),
     ) -> io::Result<Received> {
         let mut received = Received::default();
         for peer in self.connected.iter().filter(|peer| all || peer.is_used()) {
@@ -86,8 +85,8 @@ impl UdpPort {
                 continue;
             };
             let src = canonical(meta.addr);
-            let together = buffer[..meta.len.min(RECV_SIZE)].chunks(meta.stride.max(1));
-            received.datagrams += together.len();
+            let together = together(buffer, &meta);
+            received.datagrams += together.datagrams.len();
             f(src, Some(dst_ip), together);
             received.more |= meta.len > LONG;
         }
@@ -118,6 +117,14 @@ impl UdpPort {
             }
         }
         result
+    }
+}
+
+/// What one buffer has received.
+fn together<'a>(buffer: &'a [u8], meta: &RecvMeta) -> Together<'a> {
+    Together {
+        datagrams: buffer[..meta.len.min(RECV_SIZE)].chunks(meta.stride.max(1)),
+        marked: meta.ecn == Some(EcnCodepoint::Ce),
     }
 }
 

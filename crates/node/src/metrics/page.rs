@@ -126,6 +126,18 @@ const COUNTERS: &[CounterRow] = &[
         "",
     ),
     (
+        "congestion_marks",
+        Some(("direction", "received")),
+        "marks_received",
+        "Marks of congestion (ECN): datagrams received with one, and times peers told of such.",
+    ),
+    (
+        "congestion_marks",
+        Some(("direction", "reported")),
+        "marks_reported",
+        "",
+    ),
+    (
         "datagrams_dropped",
         None,
         "drops",

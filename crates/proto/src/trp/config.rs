@@ -58,14 +58,6 @@ pub const PING_FIRST: Duration = Duration::from_secs(1);
 pub const PING_LAST: Duration = Duration::from_secs(60);
 /// Datagram size that every path is expected to carry (RFC 8899 section 5.1.2: BASE_PLPMTU).
 pub const BASE_DATAGRAM: usize = 1200;
-/// Time-outs in a row of a datagram above [`BASE_DATAGRAM`] that mean a black hole
-/// (RFC 8899 section 4.3).
-pub const BLACK_HOLE_TIMEOUTS: u32 = 2;
-/// Time after which the full size is tried again after a black hole: two time-outs in a row may
-/// also be a peer that had no processor. Doubles each time, up to [`RAISE_LAST`].
-pub const RAISE_FIRST: Duration = Duration::from_secs(10);
-/// Longest such time (RFC 8899 section 5.1.1: PMTU_RAISE_TIMER).
-pub const RAISE_LAST: Duration = Duration::from_secs(600);
 /// Least and greatest datagram a configuration may name.
 pub const MIN_DATAGRAM: usize = 576;
 /// Largest UDP payload over IPv4.
@@ -102,6 +94,8 @@ pub struct Config {
     pub max_held_bytes: usize,
     /// Protect every datagram by a CRC32C. On if either side wants it.
     pub crc: bool,
+    /// Heed marks of a congested path (ECN), if the peer does.
+    pub ecn: bool,
     /// Identity of this host's broker, or zeros.
     pub host_id: [u8; 16],
     /// Nonce for the introduction to shared memory, or zeros.
@@ -128,6 +122,7 @@ impl Config {
             window: DEFAULT_WINDOW,
             max_held_bytes: DEFAULT_HELD_BYTES,
             crc: false,
+            ecn: true,
             host_id: [0; 16],
             nonce: [0; 16],
             patience: RETRY_FLOOR,

@@ -145,6 +145,18 @@ impl Cubic {
         true
     }
 
+    /// Of what was sent until `sent` something was marked on its way (RFC 3168 section 6.1.2, RFC
+    /// 9002 section 7.1): as for a loss, but there is nothing that could prove it unnecessary.
+    /// Returns the same.
+    pub fn on_mark(&mut self, now: Instant, sent: Instant) -> bool {
+        if self.recovery.is_some_and(|r| sent <= r) {
+            return false;
+        }
+        self.before = None;
+        self.reduce(now);
+        true
+    }
+
     /// A time-out: everything in flight is taken for lost (RFC 9438 section 4.8).
     /// `first` of a series: the window to come back to is the one before it.
     pub fn on_timeout(&mut self, now: Instant, first: bool) {
@@ -267,6 +279,17 @@ mod tests {
         assert!(!cc.on_loss(at(11), at(9)));
         assert_eq!(cc.window(), reduced);
         assert!(cc.on_loss(at(20), at(15)));
+    }
+
+    #[test]
+    fn a_mark_reduces_as_a_loss_does_and_for_good() {
+        let mut cc = Cubic::new(1000);
+        assert!(cc.on_mark(at(10), at(5)));
+        assert_eq!(cc.window(), 22_400);
+        assert!(!cc.on_mark(at(11), at(9)) && !cc.on_loss(at(11), at(10)));
+        cc.undo();
+        assert_eq!(cc.window(), 22_400);
+        assert!(cc.on_mark(at(20), at(11)));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! us answers one that was sent before we had heard of the peer. Of several such nobody knows which
 //! (Karn's rule), so they measure nothing.
 
-use causeway_wire::trp::{FEATURE_CRC, Hello};
+use causeway_wire::trp::{FEATURE_CRC, FEATURE_ECN, Hello};
 
 use super::config::{Config, MAX_CLAIMS, MIN_DATAGRAM, REQUEST_FIRST, REQUEST_LAST};
 use crate::time::{Duration, Instant};
@@ -79,6 +79,8 @@ pub struct Handshake {
     claims: Vec<Claim>,
     /// The peer wants CRCs.
     peer_crc: bool,
+    /// It heeds marks.
+    peer_ecn: bool,
     /// The request of the known peer is to be answered by an accept.
     accept_due: bool,
     /// A request is to be sent.
@@ -112,6 +114,12 @@ impl Handshake {
         config.crc || self.peer_crc
     }
 
+    /// Whether marks of a congested path are heeded.
+    #[must_use]
+    pub fn ecn(&self, config: &Config) -> bool {
+        config.ecn && self.peer_ecn
+    }
+
     /// Takes a request or an accept. Returns whether it made the peer known.
     pub fn receive(&mut self, config: &Config, hello: &Hello) -> Result<bool, Refusal> {
         if hello.dst_qpn != config.local_qpn || hello.src_qpn != config.remote_qpn {
@@ -143,6 +151,7 @@ impl Handshake {
             self.blind.only()
         };
         self.peer_crc = hello.features & FEATURE_CRC != 0;
+        self.peer_ecn = hello.features & FEATURE_ECN != 0;
         self.peer = Some(Peer {
             cookie: hello.cookie,
             max_datagram: usize::from(hello.max_datagram),
@@ -216,11 +225,17 @@ impl Handshake {
             sends: psn.is_some(),
             max_datagram: u16::try_from(config.max_datagram).unwrap_or(u16::MAX),
             window: config.window,
-            features: if config.crc { FEATURE_CRC } else { 0 },
+            features: features(config),
             host_id: config.host_id,
             nonce: config.nonce,
         })
     }
+}
+
+/// The features that a side has.
+fn features(config: &Config) -> u32 {
+    let crc = if config.crc { FEATURE_CRC } else { 0 };
+    crc | if config.ecn { FEATURE_ECN } else { 0 }
 }
 
 /// Interval after request number `tries`, from 0.

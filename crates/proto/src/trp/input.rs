@@ -7,7 +7,7 @@ use causeway_wire::versions::is_foreign;
 use super::handshake::Refusal;
 use super::receive::Refused;
 use super::send::{Acked, Losses, SendSpace};
-use super::{Connection, DropReason, MAX_DATAGRAM, SPACES, State, crc};
+use super::{Connection, DropReason, SPACES, State, crc};
 use crate::time::Instant;
 use crate::ulp::{Nak, Space, Ulp};
 
@@ -103,6 +103,9 @@ impl Connection {
         let required = self.handshake.crc(config);
         if required != common.crc || required && !crc_matches(datagram, crc) {
             return Err(DropReason::Crc);
+        }
+        if common.marks != 0 && !self.handshake.ecn(config) {
+            return Err(DropReason::Malformed(causeway_wire::trp::ParseError::Field));
         }
         Ok(())
     }
@@ -200,13 +203,14 @@ impl Connection {
             && known(Space::Request, common.ack_request)
             && known(Space::Response, common.ack_response)
             && common.duplicates == self.rx.peer_duplicates
+            && self.tx.ecn.knows(common.marks)
         {
             return Ok(());
         }
         let before = self.tx.in_flight();
         let least = self.tx.rtt.min();
         let mut acked = Acked::default();
-        let mut moved = [false; 2];
+        let (mut moved, mut old) = ([false; 2], false);
         for (space, psn) in SPACES
             .into_iter()
             .zip([common.ack_request, common.ack_response])
@@ -221,6 +225,8 @@ impl Connection {
                 .filter(|u| *u <= s.next())
                 .ok_or(DropReason::Ack);
             let upto = upto?;
+            // An old datagram, overtaken by newer ones, has an old number of marks.
+            old |= upto < s.una();
             moved[space as usize] = upto > s.una();
             s.ack(upto, now, least, &mut acked);
         }
@@ -228,6 +234,10 @@ impl Connection {
             self.on_ranges(now, common, response, ranges, &mut acked);
         }
         self.on_duplicates(common.duplicates);
+        self.check_probe(now);
+        if !old && !self.tx.ecn.knows(common.marks) {
+            self.on_marks(now, common.marks, &acked);
+        }
         if moved != [false; 2] {
             // Only this is progress: what was reported out of order the peer may drop again.
             (self.tx.timeouts, self.tx.progress_at) = (0, now);
@@ -296,19 +306,13 @@ impl Connection {
             tx.rtt.sample(sent, now);
             tx.cc.on_delay(now.since(sent), tx.rtt.min());
         }
-        // A smaller one that passes proves nothing about those that vanish.
-        if acked.largest >= tx.big_size {
-            tx.big_timeouts = 0;
-        }
+        tx.search.on_delivered(acked.largest);
+        tx.ecn.on_delivered(acked.sent);
         let rtt = tx.rtt.smoothed().unwrap_or_default();
         let limited = in_flight_before * 2 >= tx.cc.window();
         tx.cc.on_ack(now, acked.sent, acked.bytes, rtt, limited);
         tx.active_at = now;
         tx.probe = [false; 2];
-        if tx.raise_at.is_some_and(|at| now >= at) {
-            tx.raise_at = None;
-            self.set_max_payload(now, MAX_DATAGRAM);
-        }
         self.detect_losses(now);
     }
 
@@ -323,6 +327,7 @@ impl Connection {
         tx.loss_at = found.deadline;
         if found.newest.is_some_and(|sent| tx.cc.on_loss(now, sent)) {
             (tx.resent, tx.needless) = (0, 0);
+            self.on_loss_round(now, found.largest);
         }
     }
 
@@ -344,6 +349,7 @@ impl Connection {
         };
         self.tx.epoch = self.tx.epoch.wrapping_add(1);
         self.tx.spaces[request as usize].lose_from(seq, true);
+        self.tx.search.forget_from(request, seq);
         self.tx.probe[request as usize] = false;
         self.tx.hold_until = Some(when);
         // The peer lives: the time-out begins anew with the next attempt.

@@ -285,8 +285,13 @@ impl Connection {
         let len = segment.len();
         debug_assert!(meta.seq == seq && len <= limit - HEADER_LEN);
         let run = Run::begin(space, &meta, HEADER_LEN + segment.header());
-        self.note_new(space, now, HEADER_LEN + len);
         let room = limit - HEADER_LEN - len;
+        let full = room < MIN_JOINED;
+        if let Some(size) = full.then(|| self.probe_size(now, len)).flatten() {
+            self.note_new(space, now, size);
+            return self.send_probe(space, &meta, (len, size), now, out);
+        }
+        self.note_new(space, now, HEADER_LEN + len);
         let mut table = Table::new();
         let alone = room < table_len(1) || !self.may_send_new(space, ulp);
         if alone || !table.push(len, meta.last) {
@@ -339,7 +344,7 @@ impl Connection {
     }
 
     /// Writes the header of a bundle that is otherwise complete.
-    fn send_bundle(
+    pub(super) fn send_bundle(
         &mut self,
         space: Space,
         meta: &SegMeta,
@@ -354,7 +359,8 @@ impl Connection {
             first: meta.first as u32,
         };
         emit_bundle_header(&common, &bundled, out)?;
-        self.finish(out.len(), common.crc, out)
+        let sent = self.finish(out.len(), common.crc, out)?;
+        Some(self.capable(sent))
     }
 
     fn send_again(
@@ -373,6 +379,7 @@ impl Connection {
             return None;
         };
         let len = segment.len();
+        self.tx.search.on_again(space, seq);
         self.tx.spaces[space as usize].on_again(seq, now, HEADER_LEN + len);
         self.tx.resent += 1;
         self.stats.retransmits += 1;
@@ -382,6 +389,7 @@ impl Connection {
     /// A segment cannot be built again: its memory is gone, or its queue pair has failed. Requests
     /// end there, but those before are still owed to the peer, and so are all other answers.
     fn on_unbuildable(&mut self, space: Space, seq: u64) {
+        self.tx.search.forget_from(space, seq);
         let s = &mut self.tx.spaces[space as usize];
         match space {
             Space::Request if seq == s.una() => self.tx.stop(space),
@@ -415,7 +423,8 @@ impl Connection {
             relaxed: false,
         };
         emit_data_header(&common, &position, out)?;
-        self.finish(total, common.crc, out)
+        let sent = self.finish(total, common.crc, out)?;
+        Some(self.capable(sent))
     }
 
     /// Accounts for a data datagram, and returns what its header says.
@@ -470,6 +479,8 @@ impl Connection {
         Some(Transmit {
             len,
             may_fragment: len > self.tx.datagram,
+            alone: false,
+            ecn: false,
         })
     }
 
@@ -484,7 +495,8 @@ impl Connection {
         self.common(self.rx.epoch)
     }
 
-    fn common(&self, epoch: u8) -> Common {
+    fn common(&mut self, epoch: u8) -> Common {
+        let marks = self.rx.marks.tell();
         let [request, response] = SPACES.map(|s| &self.rx.spaces[s as usize]);
         Common {
             dst_qpn: self.config.remote_qpn,
@@ -497,6 +509,7 @@ impl Connection {
             duplicates: self.rx.duplicates,
             ask: false,
             crc: self.handshake.crc(&self.config),
+            marks,
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use causeway_wire::quote::names;
 
-use super::config::{MIN_DATAGRAM, RAISE_LAST, UNREACHABLE_SPACING};
+use super::config::{MIN_DATAGRAM, UNREACHABLE_SPACING};
 use super::{Connection, SPACES, State};
 use crate::time::Instant;
 use crate::ulp::Ulp;
@@ -94,12 +94,12 @@ impl Connection {
     /// under way is lost, and was not dropped for want of room.
     fn narrow(&mut self, now: Instant, size: usize) {
         if size >= self.tx.datagram {
+            self.tx.search.on_told(size);
             return;
         }
         self.set_max_payload(now, size);
         let tx = &mut self.tx;
-        tx.raise_at = Some(now + tx.raise_after);
-        tx.raise_after = (2 * tx.raise_after).min(RAISE_LAST);
+        tx.search.settle(now);
         for space in SPACES {
             let space = &mut tx.spaces[space as usize];
             space.lose_from(space.una(), false);

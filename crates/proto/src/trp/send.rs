@@ -27,6 +27,8 @@ struct Sent {
     size: u32,
     state: State,
     again: bool,
+    /// Longer than others, to find out whether such a datagram passes.
+    probe: bool,
 }
 
 /// What an acknowledgment brought.
@@ -45,8 +47,11 @@ pub struct Acked {
 /// What loss detection found.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Losses {
-    /// When the newest lost segment had been sent.
+    /// When the newest lost segment had been sent. That of a probe says nothing of congestion (RFC
+    /// 8899 section 3).
     pub newest: Option<Instant>,
+    /// Size of the largest datagram among them.
+    pub largest: u32,
     /// When a segment that is late now will count as lost.
     pub deadline: Option<Instant>,
 }
@@ -136,8 +141,28 @@ impl SendSpace {
             size,
             state: State::InFlight,
             again: false,
+            probe: false,
         });
         self.in_flight += u64::from(size);
+    }
+
+    /// The segment recorded last goes in a probe.
+    pub fn note_probe(&mut self) {
+        if let Some(s) = self.sent.back_mut() {
+            s.probe = true;
+        }
+    }
+
+    /// Whether the peer has `seq`, which was sent.
+    #[must_use]
+    pub fn is_delivered(&self, seq: u64) -> bool {
+        let Some(ahead) = seq.checked_sub(self.una) else {
+            return true;
+        };
+        let index = usize::try_from(ahead).ok();
+        index
+            .and_then(|i| self.sent.get(i))
+            .is_some_and(|s| s.state == State::Sacked)
     }
 
     fn take_order(&mut self) -> u64 {
@@ -195,6 +220,7 @@ impl SendSpace {
         s.size = u32::try_from(size).unwrap_or(u32::MAX);
         self.in_flight += u64::from(s.size);
         (s.state, s.at, s.order, s.again) = (State::InFlight, now, order, true);
+        s.probe = false;
     }
 
     /// Segments that cannot be built any more are not sent again.
@@ -296,7 +322,10 @@ impl SendSpace {
             self.lost += 1;
             self.in_flight -= u64::from(s.size);
             self.lost_hint = self.lost_hint.min(self.una + i as u64);
-            found.newest = found.newest.max(Some(s.at));
+            if !s.probe {
+                found.newest = found.newest.max(Some(s.at));
+                found.largest = found.largest.max(s.size);
+            }
         }
     }
 

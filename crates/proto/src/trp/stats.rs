@@ -84,6 +84,12 @@ pub struct Stats {
     pub rnr_received: u64,
     /// Pings sent.
     pub pings: u64,
+    /// Datagrams received that a router had marked (CE).
+    pub marks_received: u64,
+    /// Headers of the peer's that told of such ones.
+    pub marks_reported: u64,
+    /// Probes sent for a path that carries more.
+    pub probes: u64,
     /// Congestion window, bytes.
     pub congestion_window: u64,
     /// Bytes in flight.

@@ -370,6 +370,7 @@ fn act(conn: &mut Connection, ulp: &mut Naive, now: &mut Instant, step: &Step) {
                 duplicates: *duplicates,
                 ask: *ask,
                 crc: false,
+                marks: 0,
             };
             let datagram = encode(conn, &common, body);
             let _ = conn.on_datagram(*now, &datagram, ulp);

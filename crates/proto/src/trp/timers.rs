@@ -1,6 +1,6 @@
 //! Time: one deadline for the caller, and what happens when it passes.
 
-use super::config::{BLACK_HOLE_TIMEOUTS, MAX_ACK_DELAY, RAISE_LAST};
+use super::config::MAX_ACK_DELAY;
 use super::rtt::{INITIAL_RTO, MIN_RTO};
 use super::{Connection, SPACES, State};
 use crate::time::{Duration, Instant};
@@ -163,6 +163,7 @@ impl Connection {
                 self.tx.spaces[space as usize].lose_from(una, self.tx.timeouts > 2);
             }
         }
+        self.tx.ecn.on_timeout(now, self.tx.timeouts);
         if first {
             return;
         }
@@ -171,30 +172,6 @@ impl Connection {
         }
         self.tx.cc.on_timeout(now, self.tx.timeouts == 2);
         self.suspect_black_hole(now);
-    }
-
-    /// Large datagrams that vanish again and again, while smaller ones may pass: the path's MTU has
-    /// shrunk and nobody tells (RFC 8899 section 4.3).
-    fn suspect_black_hole(&mut self, now: Instant) {
-        let largest = self
-            .tx
-            .spaces
-            .iter()
-            .map(|s| s.oldest_size())
-            .max()
-            .unwrap_or(0);
-        let base = self.config.base_datagram();
-        if largest as usize <= base || self.tx.datagram <= base {
-            return;
-        }
-        self.tx.big_size = largest;
-        self.tx.big_timeouts += 1;
-        if self.tx.big_timeouts >= BLACK_HOLE_TIMEOUTS {
-            self.set_max_payload(now, base);
-            let tx = &mut self.tx;
-            tx.raise_at = Some(now + tx.raise_after);
-            tx.raise_after = (2 * tx.raise_after).min(RAISE_LAST);
-        }
     }
 }
 

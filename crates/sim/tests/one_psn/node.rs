@@ -107,6 +107,8 @@ impl Node for OneNode {
         Some(Transmit {
             len: header.emit(room.built().1, out),
             may_fragment: false,
+            alone: false,
+            ecn: false,
         })
     }
 

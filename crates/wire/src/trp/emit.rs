@@ -4,7 +4,7 @@ use causeway_identity::QPN_MASK;
 
 use super::{
     Body, Bundled, Common, FLAG_ASK, FLAG_CRC, FLAG_LAST, FLAG_RELAXED, FLAG_RESPONSE, HEADER_LEN,
-    HELLO_LEN, Hello, Opcode, Packet, Position, VERSION,
+    HELLO_LEN, Hello, MARKS_MAX, MARKS_SHIFT, Opcode, Packet, Position, VERSION,
 };
 
 pub(super) fn packet(packet: &Packet<'_>, out: &mut [u8]) -> Option<usize> {
@@ -110,11 +110,12 @@ fn header(
     aux: u32,
     out: &mut [u8],
 ) -> Option<()> {
-    if common.dst_qpn > QPN_MASK || common.src_qpn > QPN_MASK {
+    let marks = common.marks;
+    if common.dst_qpn > QPN_MASK || common.src_qpn > QPN_MASK || marks > MARKS_MAX {
         return None;
     }
     let d: &mut [u8; HEADER_LEN] = out.first_chunk_mut()?;
-    let mut flags = own_flags;
+    let mut flags = own_flags | marks << MARKS_SHIFT;
     if common.ask {
         flags |= FLAG_ASK;
     }

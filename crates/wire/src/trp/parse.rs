@@ -4,8 +4,8 @@ use causeway_identity::QPN_MASK;
 
 use super::{
     Body, Bundled, Common, FLAG_ASK, FLAG_CRC, FLAG_LAST, FLAG_RELAXED, FLAG_RESPONSE, HEADER_LEN,
-    HELLO_LEN, Hello, MAX_RANGES, Opcode, Packet, Position, RANGE_LEN, Range, Reason, Segments,
-    VERSION,
+    HELLO_LEN, Hello, MARKS_MAX, MARKS_SHIFT, MAX_RANGES, Opcode, Packet, Position, RANGE_LEN,
+    Range, Reason, Segments, VERSION,
 };
 use crate::terminate::Terminate;
 
@@ -182,8 +182,9 @@ fn segment(opcode: Opcode, d: &[u8]) -> Result<Packet<'_>, ParseError> {
         duplicates: (dup_src >> 24) as u8,
         ask: flags & FLAG_ASK != 0,
         crc: flags & FLAG_CRC != 0,
+        marks: flags >> MARKS_SHIFT,
     };
-    let own = flags & !(FLAG_ASK | FLAG_CRC);
+    let own = flags & !(FLAG_ASK | FLAG_CRC | MARKS_MAX << MARKS_SHIFT);
     let body = body(opcode, own, u32_at(head, 16), u32_at(head, 20), rest)?;
     Ok(Packet::Segment(common, body))
 }

@@ -63,6 +63,7 @@ mod tests {
             duplicates: 4,
             ask,
             crc: true,
+            marks: 6,
         };
         let position = Position {
             response: false,

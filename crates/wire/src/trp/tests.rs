@@ -14,6 +14,7 @@ fn common() -> Common {
         duplicates: 255,
         ask: true,
         crc: false,
+        marks: 5,
     }
 }
 

@@ -1,0 +1,6 @@
+//! Traffic classes: what a datagram asks of the network, and what that says of itself.
+
+/// The bits of a traffic class that are for congestion notification (RFC 3168 section 5).
+pub(crate) const ECN: u8 = 3;
+/// Bits of a traffic class: the transport heeds marks of congestion (RFC 3168, ECT(0)).
+pub const ECT: u8 = 2;
