@@ -14,7 +14,8 @@ $(PATHS_LIB): pathshim/paths.c pathshim/libraries.c mk/c.mk
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $@.new $@
 
-TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle waits closed traffic victim attacker asker meet)
+TEST_PROGRAMS := $(addprefix $(BUILD)/test/,\
+	idle waits closed traffic victim attacker asker meet group)
 CM_PEER := $(BUILD)/test/cm_peer
 CLOSED := $(addprefix $(BUILD)/test/closed_,cm sisci pool)
 test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) $(CLOSED) ## Build the test programs
@@ -25,6 +26,7 @@ $(BUILD)/test/closed: tests/cli/closed.c tests/cli/own.c tests/cli/own.h
 $(BUILD)/test/traffic: tests/kill/traffic.c
 $(BUILD)/test/asker: tests/versions/asker.c
 $(BUILD)/test/meet: tests/secure/meet.c
+$(BUILD)/test/group: tests/secure/group.c
 $(BUILD)/test/victim: $(addprefix tests/hostile/,victim.c hold.c stage.c)
 $(BUILD)/test/attacker: $(addprefix tests/hostile/,attacker.c forge.c loot.c breakin.c stage.c)
 $(BUILD)/test/victim $(BUILD)/test/attacker: $(wildcard tests/hostile/*.h)

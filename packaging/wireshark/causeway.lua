@@ -34,9 +34,10 @@ local REMEMBERED_MAX = 1000000
 local OPCODES = {
     [0] = "Data", "Connection request", "Connection accept", "Connection reject", "Shutdown",
     "SACK", "Receiver not ready", "NAK", "ACK", "Response data", "Bundle", "Response bundle",
-    "Datagram", "Sealed datagram", "Handshake",
+    "Datagram", "Sealed datagram", "Handshake", "Sealed datagram to a group",
 }
-local SEALED, HANDSHAKE = 13, 14
+local SEALED, HANDSHAKE, GROUP = 13, 14, 15
+local GROUP_HEADER_LEN, QPN_MULTICAST = 48, 0xFFFFFF
 local STEPS = { "Begin", "Answer", "Refusal", "Come again", "Begin again" }
 -- Of each step: bytes of the load cookie, the most of the message, whether it names receiver and
 -- sender.
@@ -185,6 +186,10 @@ f.src_index = ProtoField.uint16("causeway.sealed.src_index",
     "Source queue pair in its slot, if UD", base.HEX)
 f.phase = ProtoField.uint8("causeway.sealed.phase", "Key phase")
 f.number = ProtoField.uint64("causeway.sealed.number", "Packet number")
+f.cipher = ProtoField.uint8("causeway.sealed.cipher", "Cipher", base.DEC,
+    { "AES-128-GCM", "ChaCha20-Poly1305" })
+f.time = ProtoField.absolute_time("causeway.sealed.time", "Time of the sender")
+f.key = ProtoField.bytes("causeway.sealed.key", "Name of the key")
 f.sealed = ProtoField.bytes("causeway.sealed.payload", "Sealed payload")
 f.sealed_length = ProtoField.uint32("causeway.sealed.length", "Length of what is sealed")
 f.tag = ProtoField.bytes("causeway.sealed.tag", "Tag")
@@ -707,6 +712,36 @@ local function sealed(d)
         t(4, 4):uint(), t(1, 1):uint(), tostring(t(16, 8):uint64()), length)
 end
 
+-- The same of a datagram to a multicast group.
+local function group(d)
+    local t, whole = d.t, d.t:len() + d.cut
+    if whole < GROUP_HEADER_LEN + TAG_LEN then
+        return "shorter than its header and tag"
+    end
+    d.tree:add(f.cipher, t(2, 1))
+    add_qpn(d.tree, f.dst_qpn, t(4, 4))
+    add_qpn(d.tree, f.src_qpn, t(8, 4))
+    d.tree:add(f.time, t(12, 4))
+    d.tree:add(f.number, t(16, 8))
+    d.tree:add(f.key, t(24, 8))
+    d.tree:add(f.salt, t(32, 16))
+    local length = whole - GROUP_HEADER_LEN - TAG_LEN
+    d.tree:add(f.sealed_length, length):set_generated()
+    if d.cut == 0 then
+        if length > 0 then
+            d.tree:add(f.sealed, t(GROUP_HEADER_LEN, length))
+        end
+        d.tree:add(f.tag, t(GROUP_HEADER_LEN + length, TAG_LEN))
+    end
+    local src = t(8, 4):uint()
+    if t(1, 1):uint() ~= 0 or t(3, 1):uint() ~= 0 or t(4, 4):uint() ~= QPN_MULTICAST or
+        src > QPN_MASK then
+        return "reserved bits"
+    end
+    return nil, string.format("0x%06x > group, number %s, sealed payload of %d bytes",
+        src, tostring(t(16, 8):uint64()), length)
+end
+
 local function zero_cookie(t, at)
     return t(at, 8):uint64() == UInt64(0, 0)
 end
@@ -776,7 +811,10 @@ local function notice(d)
 end
 
 -- Opcodes whose layouts are their own.
-local OTHER = { [1] = hello, [2] = hello, [12] = ud, [SEALED] = sealed, [HANDSHAKE] = handshake }
+local OTHER = {
+    [1] = hello, [2] = hello, [12] = ud, [SEALED] = sealed, [HANDSHAKE] = handshake,
+    [GROUP] = group,
+}
 -- Whether a file says that a packet was sent or received; nothing does in ordinary captures.
 local direction = Field.new("frame.packet_flags_direction")
 

@@ -223,8 +223,8 @@ def secured_worlds():
 
 
 def run_secured(report, text=""):
-    """Runs the matrix on a secured wire, where some programs are to be refused."""
-    run(secured.Judge(report), text, secured_worlds())
+    """Runs the matrix on a secured wire, where all of it runs."""
+    run(report, text, secured_worlds())
 
 
 def run(report, text="", where=None):

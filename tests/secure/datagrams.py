@@ -1,6 +1,5 @@
 """UD queue pairs on a secured wire: each pair of them makes an association at first use."""
 
-import errno
 import os
 import re
 
@@ -21,9 +20,6 @@ IPV4, IPV6 = "0", "1"
 # ibv_ud_pingpong's sizes: whole on any link, and in fragments on all.
 SIZES = ("512", "2048")
 TOOLS = (("ib_send_lat", 64), ("ib_send_lat", 1024), ("ib_send_bw", 1024))
-GROUP = "239.83.7.7"
-# What the library says of it, and what mckey is told.
-REFUSAL = ("not secured in this version", f"error: -{errno.EOPNOTSUPP}")
 MESSAGES = "500"
 
 
@@ -130,21 +126,5 @@ def datagrams_in_the_clear(scene):
         raise Failed(f"something was answered: {seen}")
 
 
-def multicast_is_refused(scene):
-    """Multicast is refused where a secured wire is required, and it is said why."""
-    scene.start([new_key()])
-    address = scene.world.client.address
-    with Ear(scene.world.client) as ear:
-        argv = ["mckey", "-m", GROUP, "-b", address, "-s", "-C", "5"]
-        sender = scene.bench.start(scene.world.client, argv)
-        sender.wait_end(SECONDS)
-        seen = ear.said()
-    if any(words not in sender.text for words in REFUSAL):
-        raise Failed(f"it is not refused: {sender.text[-500:]}")
-    if seen.get("plain") or seen.get("marked"):
-        raise Failed(f"something passed: {seen}")
-
-
 TESTS = (datagrams, datagrams_meddled_with, datagrams_to_who_has_forgotten,
-         datagrams_beside_a_silent_peer, datagrams_by_another_key, datagrams_in_the_clear,
-         multicast_is_refused)
+         datagrams_beside_a_silent_peer, datagrams_by_another_key, datagrams_in_the_clear)

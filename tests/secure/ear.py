@@ -17,11 +17,12 @@ ETH_P_ALL, ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER = 0x0003, 0x0800, 0x86DD, 14
 OUTGOING = 4
 UDP, UDP_HEADER = 17, 8
 IPV6_HEADER, IPV6_FRAGMENT, IPV6_FRAGMENT_HEADER = 40, 44, 8
-# docs/WIRE.md: first bytes of a sealed datagram, of a handshake's, of a sealed message.
-SEALED, HANDSHAKE, MESSAGE = 0x1D, 0x1E, 0x2E
-SEALED_HEADER, TAG = 24, 16
-# What the programs under test send again and again, in the clear: the bytes of ibv_rc_pingpong and
-# ibv_ud_pingpong.
+# docs/WIRE.md: first bytes of a sealed datagram, of a handshake's, of one to a group, of a sealed
+# message.
+SEALED, HANDSHAKE, GROUP, MESSAGE = 0x1D, 0x1E, 0x1F, 0x2E
+SEALED_HEADER, GROUP_HEADER, TAG = 24, 48, 16
+# What the programs under test send again and again, in the clear: the bytes of ibv_rc_pingpong,
+# ibv_ud_pingpong and group.py.
 MARKER = b"\x7b" * 24
 # Datagrams kept to be sent again late, and how many of a hundred are meddled with.
 KEPT, OF_A_HUNDRED = 4096, 25
@@ -88,15 +89,20 @@ class Seen:
     def judge(self, payload):
         """Counts a datagram."""
         kind = payload[0] if payload else 0
-        names = {SEALED: "sealed", HANDSHAKE: "handshake", MESSAGE: "messages"}
+        names = {SEALED: "sealed", HANDSHAKE: "handshake", GROUP: "to groups",
+                 MESSAGE: "messages"}
         self.counts[names.get(kind, "plain")] += 1
         if kind == SEALED and len(payload) >= SEALED_HEADER + TAG:
-            phase, cookie, number = payload[1], payload[8:16], payload[16:24]
-            name = (cookie, number)
             # The same number under the same key, whatever phase it is said to be of.
-            self.counts["repeated numbers"] += name in self.numbers
-            self.numbers.add(name)
-            self.counts["highest phase"] = max(self.counts["highest phase"], phase)
+            self.number(payload[8:16], payload[16:24])
+            self.counts["highest phase"] = max(self.counts["highest phase"], payload[1])
+        if kind == GROUP and len(payload) >= GROUP_HEADER + TAG:
+            self.number(payload[32:48], payload[16:24])
+
+    def number(self, key, number):
+        """A number that something was sealed by, under a key."""
+        self.counts["repeated numbers"] += (key, number) in self.numbers
+        self.numbers.add((key, number))
 
 
 class Meddler:

@@ -91,7 +91,7 @@ impl KeyType for Length {
 }
 
 impl Secret {
-    fn expand<const N: usize>(&self, label: &[u8], len: usize) -> [u8; N] {
+    pub(crate) fn expand<const N: usize>(&self, label: &[u8], len: usize) -> [u8; N] {
         let mut out = [0; N];
         let prk = Prk::new_less_safe(HKDF_SHA256, &self.0);
         let label = [label];

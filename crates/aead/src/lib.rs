@@ -8,11 +8,13 @@
 //! which is forgotten, and a datagram says which phase it belongs to.
 
 mod cipher;
+mod group;
 mod mac;
 mod process;
 mod replay;
 
 pub use cipher::Cipher;
+pub use group::{GroupSecret, SenderName};
 pub use mac::{MAC_LEN, MacKey};
 
 use cipher::{NONCE_LEN, PhaseKey};

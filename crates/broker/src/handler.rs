@@ -7,8 +7,8 @@ use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket, reopen
 use causeway_fabric::limits::COMM_MAX;
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::secure::{
-    AnswerRequest, AssociationRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply,
-    Sealed, SecuredReply, SecuredRequest, WireQuery, WireReply,
+    AnswerRequest, AssociationRequest, BeginReply, BeginRequest, FinishRequest, GroupReply,
+    GroupRequest, HandshakeReply, Sealed, SecuredReply, SecuredRequest, WireQuery, WireReply,
 };
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
@@ -30,6 +30,7 @@ use crate::associations::associate;
 use crate::boundary::PidNamespace;
 use crate::config::Tenant;
 use crate::final_acks::FinalAcks;
+use crate::groups;
 use crate::guest_tables::new_table;
 use crate::hub::{Endpoint, Hub};
 use crate::ids::{EndpointId, SessionId, TenantId};
@@ -432,17 +433,7 @@ impl BrokerService for Client<'_> {
     }
 
     fn wire(&mut self, query: WireQuery, _: Vec<OwnedFd>) -> Result<Answer<WireReply>, Errno> {
-        let rules = &self.tenants[self.peer.tenant].wire;
-        let required = if query.any_peer {
-            rules.may_require()
-        } else {
-            rules.requires(query.remote_gid)
-        };
-        let secured = query.wanted || required;
-        if secured && rules.keys.is_empty() {
-            return Err(Errno::NOKEY);
-        }
-        Ok(WireReply { secured }.into())
+        Ok(self.tenants[self.peer.tenant].wire.answer(&query)?.into())
     }
 
     fn begin_handshake(
@@ -492,6 +483,15 @@ impl BrokerService for Client<'_> {
     ) -> Result<Answer<HandshakeReply>, Errno> {
         let (id, tenant) = (self.own()?, &self.tenants[self.peer.tenant]);
         Ok(associate(self.hub, id, (tenant, self.peer.uid), &request)?.into())
+    }
+
+    fn group_secrets(
+        &mut self,
+        request: GroupRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<GroupReply>, Errno> {
+        self.own()?;
+        Ok(groups::secrets(&self.tenants[self.peer.tenant], &request)?.into())
     }
 
     fn restore_secured(

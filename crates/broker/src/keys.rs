@@ -11,6 +11,7 @@ use std::path::Path;
 
 use causeway_fabric::remoting::encode_body;
 use causeway_fabric::services::handshake::{PROOF_BYTES, Transcript};
+use causeway_fabric::services::secure::KEY_NAME_BYTES;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -26,6 +27,9 @@ const DOMAIN: &[u8] = b"causeway node proof 1\0";
 const WIRE_DOMAIN: &[u8] = b"causeway wire key 1\0";
 /// The same for the secret of a message.
 const MESSAGE_DOMAIN: &[u8] = b"causeway wire message 1\0";
+/// The same for the secrets of a multicast group, and for the name of a key.
+const GROUP_DOMAIN: &[u8] = b"causeway wire group 1\0";
+const NAME_DOMAIN: &[u8] = b"causeway wire key name 1\0";
 /// Most keys of a file: the one in use, and those that come and go.
 const WIRE_KEYS_MAX: usize = 8;
 /// Most bytes of such a file.
@@ -100,6 +104,26 @@ impl Psk {
         mac.update(salt);
         mac.update(tenant.as_bytes());
         mac.finalize().into_bytes().into()
+    }
+
+    /// The secret of a tenant's multicast group in an epoch.
+    pub fn group_secret(&self, tenant: &str, group: &[u8; 16], epoch: u32) -> [u8; PROOF_BYTES] {
+        let mut mac = hmac_by(&self.0);
+        mac.update(GROUP_DOMAIN);
+        mac.update(group);
+        mac.update(&epoch.to_be_bytes());
+        mac.update(tenant.as_bytes());
+        mac.finalize().into_bytes().into()
+    }
+
+    /// What names the key in datagrams to groups. It says nothing about the key.
+    pub fn name(&self) -> [u8; KEY_NAME_BYTES] {
+        let mut mac = hmac_by(&self.0);
+        mac.update(NAME_DOMAIN);
+        let code = mac.finalize().into_bytes();
+        let mut name = [0; KEY_NAME_BYTES];
+        name.copy_from_slice(&code[..KEY_NAME_BYTES]);
+        name
     }
 
     /// Its bytes.

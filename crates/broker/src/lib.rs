@@ -36,6 +36,7 @@ pub mod closers;
 pub mod config;
 pub mod daemon;
 mod final_acks;
+mod groups;
 pub mod guest_tables;
 pub mod handler;
 pub mod hub;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::av::Av;
-use crate::destination::{Destination, is_group};
+use crate::destination::{Destination, group_of};
 use crate::errno::Errno;
 use crate::gid;
 use crate::pd::Pd;
@@ -19,14 +19,15 @@ impl Pd {
     ///
     /// # Errors
     /// EINVAL without a global route or for a GID index that does not exist, ENOMEM where there are
-    /// too many, EOPNOTSUPP for a multicast group where the wire is to be secured.
+    /// too many, EOPNOTSUPP for a multicast group where the wire is to be secured and the broker
+    /// has no secrets for groups.
     pub fn create_ah(self: &Arc<Self>, av: &Av) -> Result<Arc<Ah>, Errno> {
         let table = gid::gid_table();
         let source = table.get(usize::from(av.sgid_index));
         let source = source.filter(|_| av.is_global).ok_or(Errno(libc::EINVAL))?;
         let shared = &self.context.endpoint.shared;
-        if is_group(av.dgid) {
-            shared.check_multicast()?;
+        if let Some(group) = group_of(av.dgid) {
+            shared.is_group_secured(group)?;
         }
         let class = av.class(|level| shared.control.class_of(level));
         let way = Destination::find(av, source, class);

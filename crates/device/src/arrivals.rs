@@ -9,6 +9,7 @@ use causeway_proto::Instant;
 use causeway_proto::trp::reset_for;
 use causeway_shm::Counter;
 use causeway_wire::datagram::{Datagram, is_datagram};
+use causeway_wire::group::is_group_sealed;
 use causeway_wire::secure::{is_handshake, is_sealed};
 use causeway_wire::trp::{Reason, destination};
 
@@ -226,15 +227,23 @@ fn is_port_of(port: u16, qpn: u32) -> bool {
 
 impl State {
     /// Takes a datagram that came for a multicast group.
-    pub fn receive_multicast(&mut self, group: IpAddr, members: &[u32], arrival: &Arrival<'_>) {
-        let Ok((header, _)) = Datagram::parse(arrival.bytes) else {
-            return;
-        };
+    /// Of a sealed one `text` is what was sealed, unless it could not be opened.
+    pub fn receive_multicast(
+        &mut self,
+        group: IpAddr,
+        members: &[u32],
+        (arrival, text): (&Arrival<'_>, Option<&[u8]>),
+    ) {
         let from = arrival.from;
-        if header.dst_qpn != QPN_MULTICAST || !is_port_of(from.port(), header.src_qpn) {
+        let header = text.and_then(|text| Datagram::parse(text).ok());
+        let header = header.map(|(header, _)| header).filter(|header| {
+            header.dst_qpn == QPN_MULTICAST && is_port_of(from.port(), header.src_qpn)
+        });
+        let (Some(header), Some(text)) = (header, text) else {
             self.core.stats.add(Counter::Drops, 1);
             return;
-        }
+        };
+        let sealed = is_group_sealed(arrival.bytes);
         let look = self.udp.looks;
         let State { qps, core, udp, .. } = self;
         for &qpn in members {
@@ -245,13 +254,13 @@ impl State {
             if let Some(mut entry) = qps.find(qpn)
                 && let QpEntry { qp, link, .. } = &mut *entry
                 && let Link::Datagrams(ud) = link
-                && ud.takes_plain(qpn, from)
+                && ud.takes_of_group(sealed, qpn, from)
             {
                 let arrival = Arrival {
                     to: Some(group),
                     ..*arrival
                 };
-                udp.held += ud.deliver(qp, core, &arrival, look);
+                udp.held += ud.deliver_opened(qp, core, (&arrival, text), look);
             }
         }
     }

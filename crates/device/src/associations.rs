@@ -1,6 +1,6 @@
 //! Associations of UD queue pairs: what they ask of the broker ([`causeway_proto::association`]).
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 use causeway_fabric::secure::say;
 use causeway_fabric::services::secure::{AssociationRequest, HandshakeReply};
@@ -12,7 +12,7 @@ use crate::gid::{gid_of, own_addresses};
 use crate::qp_entry::Link;
 use crate::secured::keys_of;
 use crate::shared::Shared;
-use crate::ud::UdLink;
+use crate::ud::{UdAnswer, UdAsk, UdLink};
 
 /// People are told once of a broker that secures no datagrams: it is asked again and again.
 static TOO_OLD: Once = Once::new();
@@ -26,14 +26,17 @@ impl Shared {
     /// ENOKEY if it is to be secured, and the broker has no key; EOPNOTSUPP if the broker is too
     /// old.
     pub fn datagram_link(&self, qpn: u32) -> Result<UdLink, Errno> {
-        Ok(UdLink::new(qpn, self.may_wire_be_secured()?))
+        let secured = self.may_wire_be_secured()?;
+        let secrets = secured.then(|| Arc::clone(&self.known_secrets));
+        Ok(UdLink::new(qpn, secrets))
     }
 
-    /// Has the broker make or understand the messages of a UD queue pair's handshakes.
+    /// Has the broker make or understand the messages of a UD queue pair's handshakes, and derive
+    /// the secrets of the groups that it sends to.
     pub fn carry_out_associations(&self, qpn: u32) {
         while let Some(ask) = self.take_association_ask(qpn) {
             causeway_fault::point("handshake.asked");
-            let outcome = self.ask_for_association(qpn, &ask);
+            let answer = self.answer_of(qpn, &ask);
             let (_, mut state) = self.engines.lock(qpn);
             let Some(mut entry) = state.qp(qpn) else {
                 return;
@@ -41,7 +44,7 @@ impl Shared {
             let Link::Datagrams(ud) = &mut entry.link else {
                 return;
             };
-            ud.told(&ask, outcome);
+            ud.told(&ask, answer);
             drop(entry);
             state.touch(qpn);
             state.flush_pending(&Now::default());
@@ -51,13 +54,20 @@ impl Shared {
         }
     }
 
-    fn take_association_ask(&self, qpn: u32) -> Option<Ask> {
+    fn take_association_ask(&self, qpn: u32) -> Option<UdAsk> {
         let (_, mut state) = self.engines.lock(qpn);
         let mut entry = state.qp(qpn)?;
         let Link::Datagrams(ud) = &mut entry.link else {
             return None;
         };
         ud.take_ask()
+    }
+
+    fn answer_of(&self, qpn: u32, ask: &UdAsk) -> UdAnswer {
+        match ask {
+            UdAsk::Peer(ask) => UdAnswer::Peer(self.ask_for_association(qpn, ask)),
+            UdAsk::Group(ask) => UdAnswer::Group(self.ask_for_group(ask).ok()),
+        }
     }
 
     fn ask_for_association(&self, local_qpn: u32, ask: &Ask) -> Outcome {

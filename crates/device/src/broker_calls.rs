@@ -45,6 +45,7 @@ impl Sharing {
                 BrokerRequest::Ask(qpn) => shared.ask_about_peer(qpn),
                 BrokerRequest::Secure(qpn) => shared.carry_out_handshake(qpn),
                 BrokerRequest::Associate(qpn) => shared.carry_out_associations(qpn),
+                BrokerRequest::Groups => shared.carry_out_group_asks(),
             }
         }
         any

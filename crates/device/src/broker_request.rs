@@ -29,6 +29,8 @@ pub(crate) enum BrokerRequest {
     Secure(u32),
     /// The same for associations of this UD queue pair.
     Associate(u32),
+    /// The secrets that what has come for multicast groups needs.
+    Groups,
 }
 
 /// The way to the broker thread, and back.

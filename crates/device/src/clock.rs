@@ -1,4 +1,4 @@
-//! The monotonic clock.
+//! The monotonic clock, and the host's.
 
 use std::cell::Cell;
 
@@ -11,6 +11,12 @@ pub(crate) fn now() -> Instant {
     let seconds = u64::try_from(t.tv_sec).unwrap_or(0);
     let nanoseconds = u64::try_from(t.tv_nsec).unwrap_or(0);
     Instant(seconds * 1_000_000_000 + nanoseconds)
+}
+
+/// Now, in seconds since 1970 as the host's clock has it: what sealed datagrams to groups bear.
+pub(crate) fn unix_seconds() -> u32 {
+    let seconds = clock_gettime(ClockId::Realtime).tv_sec;
+    u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)
 }
 
 /// The earlier of two times, of which either may never come. On the path of every message.

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use causeway_identity::MULTICAST_PORT;
 use causeway_netio::UdpPort;
 use causeway_owned::Owned;
+use causeway_proto::group::{GroupAsk, GroupKey};
+use causeway_wire::group::is_group_sealed;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::clock::unix_seconds;
 use crate::errno::Errno;
 use crate::gid;
 use crate::limits::LIMITS;
+use crate::sealed_groups::SealedGroups;
 use crate::ud::Arrival;
 
 /// The groups of an endpoint. Thread-safe.
@@ -25,6 +29,8 @@ struct Inner {
     v4: Option<UdpPort>,
     v6: Option<UdpPort>,
     members: HashMap<IpAddr, Vec<u32>>,
+    /// What is sealed for them, once the secrets of any are known: nothing else is opened.
+    sealed: Option<Box<SealedGroups>>,
     /// Tells the thread that receives that there is another port, or that it is to end.
     wake: Option<Arc<Owned>>,
 }
@@ -152,20 +158,65 @@ impl Groups {
             .collect()
     }
 
-    /// Takes what has come: `f` gets each datagram to a group, with the group's members.
-    pub fn receive(&self, mut f: impl FnMut(IpAddr, &[u32], &Arrival<'_>)) {
+    /// The secrets of a group.
+    pub fn learn(&self, ask: GroupAsk, keys: Vec<GroupKey>) {
+        let mut groups = self.0.lock();
+        let sealed = groups.sealed.get_or_insert_default();
+        sealed.learn(ask, keys, unix_seconds());
+    }
+
+    /// What the broker is to be asked next.
+    pub fn take_ask(&self) -> Option<GroupAsk> {
+        self.0.lock().sealed.as_mut()?.take_ask()
+    }
+
+    /// What it has said to that; the thread that receives is to be woken.
+    pub fn told(&self, ask: &GroupAsk, keys: Option<Vec<GroupKey>>) {
+        if let Some(sealed) = &mut self.0.lock().sealed {
+            sealed.told(ask, keys);
+        }
+    }
+
+    /// Takes what has come: `f` gets each datagram to a group, with the group's members, and what
+    /// it says; nothing of one that was not sealed as it ought to be. Returns a member if the
+    /// broker is to be asked something.
+    pub fn receive(
+        &self,
+        mut f: impl FnMut(IpAddr, &[u32], &Arrival<'_>, Option<&[u8]>),
+    ) -> Option<u32> {
         let mut groups = self.0.lock();
         let Inner {
-            v4, v6, members, ..
+            v4,
+            v6,
+            members,
+            sealed,
+            ..
         } = &mut *groups;
+        let time = unix_seconds();
+        if let Some(sealed) = sealed {
+            sealed.go_on(time, |group, arrival, text| {
+                if let Some(members) = members.get(&group) {
+                    f(group, members, arrival, text);
+                }
+            });
+        }
         for port in [v4, v6].into_iter().flatten() {
             let _ = port.take_errors(|_| {});
             let _ = port.recv(|from, to, bytes| {
                 let arrival = Arrival { from, to, bytes };
-                if let Some((group, members)) = to.and_then(|to| members.get_key_value(&to)) {
-                    f(*group, members, &arrival);
+                let Some((group, members)) = to.and_then(|to| members.get_key_value(&to)) else {
+                    return;
+                };
+                match sealed {
+                    _ if !is_group_sealed(bytes) => f(*group, members, &arrival, Some(bytes)),
+                    Some(sealed) => sealed.take(*group, &arrival, time, |text| {
+                        f(*group, members, &arrival, text);
+                    }),
+                    None => f(*group, members, &arrival, None),
                 }
             });
         }
+        let asks = sealed.as_mut().is_some_and(|sealed| sealed.has_ask());
+        asks.then(|| members.values().flatten().next().copied())?
     }
 }

@@ -10,11 +10,11 @@ impl Qp {
     /// # Errors
     /// EINVAL for a GID that is no group's or a queue pair of another type, ENOMEM beyond the
     /// device's limits, what the host refuses to join a group with, EOPNOTSUPP where the wire is to
-    /// be secured.
+    /// be secured, and the broker has no secrets for groups.
     pub fn attach(&self, gid: [u8; 16]) -> Result<(), Errno> {
         let group = group_of(gid).filter(|_| self.is_datagram());
         let group = group.ok_or(Errno(libc::EINVAL))?;
-        self.shared().check_multicast()?;
+        self.shared().is_group_secured(group)?;
         self.shared().join(group, self.qpn())
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use causeway_owned::Owned;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::broker_request::BrokerRequest;
 use crate::errno::Errno;
 use crate::shared::Shared;
 
@@ -48,9 +49,18 @@ fn run(shared: &Shared, wake: &Owned) {
 
 fn receive(shared: &Shared) {
     shared.engines.each(|_, state| state.udp.looks += 1);
-    shared.groups.receive(|group, members, arrival| {
+    let asks = shared.groups.receive(|group, members, arrival, text| {
         shared.engines.each(|_, state| {
-            state.receive_multicast(group, members, arrival);
+            state.receive_multicast(group, members, (arrival, text));
         });
     });
+    if let Some(qpn) = asks {
+        let (_, mut state) = shared.engines.lock(qpn);
+        // It may be asked already, by a broker thread that is held up.
+        if !state.broker_requests.contains(&BrokerRequest::Groups) {
+            state.broker_requests.push(BrokerRequest::Groups);
+        }
+        drop(state);
+        shared.send_broker_requests();
+    }
 }

@@ -66,20 +66,6 @@ impl Shared {
         })
     }
 
-    /// Refuses multicast, which sends plain datagrams, where that is forbidden.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP; as [`Shared::is_wire_secured`].
-    pub fn check_multicast(&self) -> Result<(), Errno> {
-        if self.may_wire_be_secured()? {
-            say(
-                "no multicast: a secured wire is required, and this is not secured in this version",
-            );
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
-        Ok(())
-    }
-
     fn ask_for_wire(&self, query: WireQuery) -> Result<bool, Errno> {
         let answer = self.control.is_wire_secured(&query).map_err(Errno::from);
         match answer {

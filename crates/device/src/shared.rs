@@ -21,6 +21,7 @@ use crate::engines::{Engine, Engines};
 use crate::errno::{Errno, OpenError};
 use crate::gid::own_addresses;
 use crate::groups::Groups;
+use crate::known_secrets::KnownSecrets;
 use crate::limits::LIMITS;
 use crate::pds::Pds;
 use crate::peers::{Peers, refused};
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub peers: Peers,
     /// Multicast groups.
     pub groups: Groups,
+    /// What the broker has told of their secrets.
+    pub known_secrets: Arc<KnownSecrets>,
     /// Wakes the helper.
     kick: OwnedFd,
     /// The inbox again, for arming without the lock.
@@ -155,6 +158,7 @@ impl Shared {
             doorbell,
             peers: Peers::new(failure),
             groups: Groups::default(),
+            known_secrets: Arc::default(),
             kick,
             inbox,
             armers: AtomicU32::new(0),

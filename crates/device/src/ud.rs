@@ -1,6 +1,7 @@
 //! The datagram wire: messages of UD queue pairs, a datagram each, through the endpoint's port.
 
 mod secured;
+mod to_groups;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -14,7 +15,8 @@ use causeway_proto::types::MAX_DATAGRAM;
 use causeway_proto::{BytesMut, Instant};
 use causeway_shm::Counter;
 use causeway_wire::datagram::{Datagram, HEADER_LEN, MAX_PAYLOAD};
-use causeway_wire::secure::{SEALED_HEADER_LEN, TAG_LEN};
+use causeway_wire::group::GROUP_HEADER_LEN;
+use causeway_wire::secure::TAG_LEN;
 
 use crate::clock::earlier;
 use crate::core::Core;
@@ -24,6 +26,7 @@ use crate::tap::{End, Tap};
 use crate::udp::{BATCH_BYTES, UdpWire};
 use crate::ways::WayReader;
 use secured::Secured;
+pub(crate) use to_groups::{UdAnswer, UdAsk};
 
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: Duration = Duration::from_micros(500);
@@ -31,8 +34,8 @@ const RETRY_AFTER: Duration = Duration::from_micros(500);
 const HELD_MOST: usize = 4 << 20;
 /// What a datagram is.
 const WHOLE: usize = HEADER_LEN + MAX_DATAGRAM as usize;
-/// What a sealed one is.
-const WHOLE_SEALED: usize = SEALED_HEADER_LEN + WHOLE + TAG_LEN;
+/// What a sealed one is, to a group: to others it is less.
+const WHOLE_SEALED: usize = GROUP_HEADER_LEN + WHOLE + TAG_LEN;
 const _: () = assert!(MAX_DATAGRAM as usize == MAX_PAYLOAD);
 
 /// A UD queue pair's end of the wire.
@@ -149,7 +152,12 @@ impl UdLink {
                 continue;
             };
             wire.buffer[at..at + HEADER_LEN].copy_from_slice(&header);
-            let len = before + HEADER_LEN + out.len + behind;
+            let more = self.more_overhead(way.is_multicast);
+            if more > 0 {
+                let written = at..at + HEADER_LEN + out.len;
+                wire.buffer.copy_within(written, at + more);
+            }
+            let len = before + more + HEADER_LEN + out.len + behind;
             let next = Batch::to(way, out.qpn, len, rank);
             if !self.seal(
                 &mut wire.buffer[end..end + len],
@@ -186,8 +194,23 @@ impl UdLink {
         arrival: &Arrival<'_>,
         look: u64,
     ) -> usize {
+        self.deliver_opened(qp, core, (arrival, arrival.bytes), look)
+    }
+
+    /// The same of a datagram that was opened: `text` is what was sealed.
+    pub fn deliver_opened(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        (arrival, text): (&Arrival<'_>, &[u8]),
+        look: u64,
+    ) -> usize {
         self.record_arrival(arrival);
-        self.hand_over(qp, core, arrival, look)
+        let arrival = Arrival {
+            bytes: text,
+            ..*arrival
+        };
+        self.hand_over(qp, core, &arrival, look)
     }
 
     fn record_arrival(&self, arrival: &Arrival<'_>) {

@@ -14,8 +14,8 @@ use crate::limits::ATTACH_ATTEMPTS;
 use crate::runtime::Address;
 use crate::services::BrokerStub;
 use crate::services::secure::{
-    AGREED, AnswerRequest, AssociationRequest, BeginRequest, FinishRequest, HandshakeReply, Sealed,
-    WireQuery, WireReply,
+    AGREED, AnswerRequest, AssociationRequest, BeginRequest, FinishRequest, GroupReply,
+    GroupRequest, HandshakeReply, Sealed, WireQuery, WireReply,
 };
 
 /// Setting by which a program's user asks for a secured wire.
@@ -156,6 +156,19 @@ impl Attachment {
         let mut state = self.lock()?;
         let (reply, _) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).associate(request, &[])
+        })?;
+        Ok(reply)
+    }
+
+    /// Has the broker derive the secrets of a multicast group.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EINVAL` if it is no group, or the epoch is not near; `EOPNOTSUPP`
+    /// without a key that is shared beforehand; `ENOSYS` if the broker is too old.
+    pub fn group_secrets(&self, request: &GroupRequest) -> Result<GroupReply> {
+        let mut state = self.lock()?;
+        let (reply, _) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).group_secrets(request, &[])
         })?;
         Ok(reply)
     }

@@ -9,6 +9,7 @@
 //! - `datagram`: what a UD queue pair sends and takes, before which [`grh`] stands in a receive
 //!   buffer;
 //! - [`association`]: what seals those, where the wire is to be secured;
+//! - [`group`]: the same for multicast groups;
 //! - [`trp`]: the reliability protocol under them when the path is lossy;
 //! - [`express`]: the short way over it, of a message that is sent as it is posted;
 //! - [`ring`]: what carries them through memory that both sides share;
@@ -24,6 +25,7 @@ pub mod ddp;
 pub mod express;
 pub mod flat;
 pub mod grh;
+pub mod group;
 pub mod host;
 mod iwarp;
 pub mod pace;

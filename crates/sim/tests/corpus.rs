@@ -1,13 +1,17 @@
-//! Replays the fuzzing corpora of the queue pair and of secured connections (fuzz/README.md).
+//! Replays the fuzzing corpora of the queue pair, of secured connections and of secured multicast
+//! (fuzz/README.md).
 
 #[path = "../../../fuzz/harness/corpus.rs"]
 mod corpus;
+#[path = "../../../fuzz/harness/group.rs"]
+mod group;
 #[path = "../../../fuzz/harness/qp.rs"]
 mod qp;
 #[path = "../../../fuzz/harness/secure.rs"]
 mod secure;
 
 use causeway_sim::rng::Rng;
+use causeway_wire::group::{GROUP_HEADER_LEN, GROUP_OVERHEAD, GroupHeader};
 use causeway_wire::secure::{
     COOKIE_LEN, HANDSHAKE_MAX, Handshake, SEALED_MESSAGE, SealedHeader, Step, Why,
 };
@@ -27,6 +31,45 @@ fn replay_qp() {
 #[test]
 fn replay_secure() {
     corpus::replay("secure", secure::run);
+}
+
+#[test]
+fn replay_group() {
+    corpus::replay("group", group::run);
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_group_seeds() {
+    let mut sealed = [0; GROUP_OVERHEAD + 16];
+    let header = GroupHeader {
+        cipher: 1,
+        src_qpn: 0x1001,
+        // That of the harness.
+        time: 1_800_000_007,
+        number: 7,
+        key: [1; 8],
+        salt: [9; 16],
+    };
+    header.emit(sealed.first_chunk_mut().expect("long enough"));
+    corpus::write_seed("group", "sealed", &sealed);
+    corpus::write_seed("group", "short", &sealed[..GROUP_HEADER_LEN]);
+    let unknown = GroupHeader {
+        key: [3; 8],
+        ..header
+    };
+    unknown.emit(sealed.first_chunk_mut().expect("long enough"));
+    corpus::write_seed("group", "unknown-key", &sealed);
+    let old = GroupHeader {
+        time: 1_799_000_000,
+        ..header
+    };
+    old.emit(sealed.first_chunk_mut().expect("long enough"));
+    corpus::write_seed("group", "old", &sealed);
+    for which in 0..3 {
+        corpus::write_seed("group", &format!("copy-{which}"), &[which]);
+        corpus::write_seed("group", &format!("changed-{which}"), &[which, 0, 15, 1]);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod codec;
 pub mod datagram;
 pub mod ddp;
 pub mod error;
+pub mod group;
 pub mod plain_send;
 pub mod quote;
 pub mod rdmap;

@@ -8,6 +8,9 @@ use std::process::Command;
 
 use causeway_wire::cm;
 use causeway_wire::datagram::{self, Datagram};
+use causeway_wire::group::{
+    GROUP_HEADER_LEN, GROUP_SALT_LEN, GroupHeader, KEY_ID_LEN, is_group_sealed,
+};
 use causeway_wire::rdmap::Segment;
 use causeway_wire::secure::{
     HANDSHAKE_MAX, Handshake, RefusedRequest, SALT_LEN, SEALED_HEADER_LEN, SealedHeader, Step, Why,
@@ -113,6 +116,17 @@ fn secured() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let len = handshake.emit(&mut out).expect("room");
         slot.push(out[..len].to_vec());
     }
+    let mut head = [0; GROUP_HEADER_LEN];
+    let header = GroupHeader {
+        cipher: 1,
+        src_qpn: 0x2002,
+        time: 1_800_000_000,
+        number: 1 << 40,
+        key: [7; KEY_ID_LEN],
+        salt: [8; GROUP_SALT_LEN],
+    };
+    header.emit(&mut head);
+    slot.push([&head[..], &[0x5a; 60]].concat());
     let names = [&[0; 8][..], &[9; 16]].concat();
     let header = message_header(&names, &[4; SALT_LEN]).expect("names");
     let mut manager = vec![[&header[..], &[0x5a; 80]].concat()];
@@ -176,6 +190,10 @@ fn of_slot(bytes: &[u8]) -> Verdict {
     }
     if is_sealed(bytes) {
         verdict.malformed = SealedHeader::parse(bytes).is_err();
+        return verdict;
+    }
+    if is_group_sealed(bytes) {
+        verdict.malformed = GroupHeader::parse(bytes).is_err();
         return verdict;
     }
     if is_handshake(bytes) {

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use causeway_fabric::limits::SERVICE_LEVELS;
+use causeway_fabric::services::secure::{WireQuery, WireReply};
 use causeway_fabric::setting;
+use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::keys::WireKeys;
@@ -125,6 +127,23 @@ impl WireRules {
     /// Whether a wire to anybody at all is.
     pub fn may_require(&self) -> bool {
         self.secure || self.networks.iter().any(|(_, secure)| *secure)
+    }
+
+    /// Whether the wire that a program asks about is to be secured.
+    ///
+    /// # Errors
+    /// `ENOKEY` where it is, and there is no key for it.
+    pub fn answer(&self, query: &WireQuery) -> Result<WireReply, Errno> {
+        let required = if query.any_peer {
+            self.may_require()
+        } else {
+            self.requires(query.remote_gid)
+        };
+        let secured = query.wanted || required;
+        if secured && self.keys.is_empty() {
+            return Err(Errno::NOKEY);
+        }
+        Ok(WireReply { secured })
     }
 
     fn check(self) -> Result<WireRules, String> {

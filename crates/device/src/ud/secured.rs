@@ -3,11 +3,13 @@
 //! A datagram to a peer that there is no association with yet waits for it ([`super::waiting`]).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use causeway_fabric::secure::phase_packets;
 use causeway_identity::Slot;
 use causeway_proto::Instant;
-use causeway_proto::association::{Ask, Associations, Ignored, Letter, Outcome, Peer};
+use causeway_proto::association::{Associations, Ignored, Letter, Peer};
+use causeway_proto::group::Senders;
 use causeway_proto::qp::Qp;
 use causeway_proto::trp::PHASE_PACKETS;
 use causeway_shm::Counter;
@@ -15,23 +17,32 @@ use causeway_wire::datagram::Datagram;
 use causeway_wire::secure::{Handshake, SEALED_HEADER_LEN, Step, TAG_LEN, Why, is_handshake};
 
 use super::waiting::Waiting;
-use super::{Arrival, Batch, UdLink};
+use super::{Arrival, Batch, UdAnswer, UdAsk, UdLink};
 use crate::broker_request::BrokerRequest;
-use crate::clock::earlier;
+use crate::clock::{earlier, unix_seconds};
 use crate::core::Core;
 use crate::gate::Verdict;
+use crate::known_secrets::KnownSecrets;
 use crate::not_secured;
 use crate::udp::UdpWire;
 
 /// What a UD queue pair has whose datagrams are sealed.
 #[derive(Debug)]
 pub(super) struct Secured {
-    associations: Associations,
-    waiting: Waiting,
+    pub(super) associations: Associations,
+    /// What seals its datagrams to groups.
+    pub(super) senders: Senders,
+    /// What the endpoint knows of their secrets.
+    pub(super) known_secrets: Arc<KnownSecrets>,
+    pub(super) waiting: Waiting,
     /// What was received is opened here.
     scratch: Vec<u8>,
     /// The broker thread is to ask for associations.
     asked: bool,
+    /// There are secrets of a group that were not there before.
+    pub(super) news: bool,
+    /// Datagrams that are lost, and not counted yet.
+    pub(super) lost: usize,
     /// It has been said that a peer refuses; that something came in the clear.
     told: bool,
     told_of_plain: bool,
@@ -47,16 +58,20 @@ fn new_cookie() -> Option<u64> {
 }
 
 impl UdLink {
-    /// Of a queue pair whose datagrams are to be sealed, or not.
-    pub fn new(qpn: u32, secured: bool) -> Self {
-        let associations = || Associations::new(qpn, phase_packets().unwrap_or(PHASE_PACKETS));
+    /// Of a queue pair whose datagrams are to be sealed, to groups by these secrets, or not.
+    pub fn new(qpn: u32, secured: Option<Arc<KnownSecrets>>) -> Self {
+        let packets = || phase_packets().unwrap_or(PHASE_PACKETS);
         UdLink {
-            secured: secured.then(|| {
+            secured: secured.map(|known_secrets| {
                 Box::new(Secured {
-                    associations: associations(),
+                    associations: Associations::new(qpn, packets()),
+                    senders: Senders::new(qpn, packets()),
+                    known_secrets,
                     waiting: Waiting::default(),
                     scratch: Vec::new(),
                     asked: false,
+                    news: false,
+                    lost: 0,
                     told: false,
                     told_of_plain: false,
                 })
@@ -82,22 +97,30 @@ impl UdLink {
     /// What the broker thread is to ask of the broker for it.
     pub fn broker_request(&mut self, qpn: u32) -> Option<BrokerRequest> {
         let secured = self.secured.as_mut()?;
-        let asks = secured.associations.has_ask() && !std::mem::replace(&mut secured.asked, true);
+        let has_ask = secured.associations.has_ask() || secured.senders.keyring().has_ask();
+        let asks = has_ask && !std::mem::replace(&mut secured.asked, true);
         asks.then_some(BrokerRequest::Associate(qpn))
     }
 
     /// What it is to ask next.
-    pub fn take_ask(&mut self) -> Option<Ask> {
+    pub fn take_ask(&mut self) -> Option<UdAsk> {
         let secured = self.secured.as_mut()?;
-        let ask = secured.associations.take_ask();
+        let of_peer = secured.associations.take_ask().map(UdAsk::Peer);
+        let of_group = || secured.senders.keyring().take_ask().map(UdAsk::Group);
+        let ask = of_peer.or_else(of_group);
         secured.asked = ask.is_some();
         ask
     }
 
     /// What the broker has said to that. An earlier link of the same queue pair may have asked.
-    pub fn told(&mut self, ask: &Ask, outcome: Outcome) {
-        if let Some(secured) = &mut self.secured {
-            secured.associations.told(ask, outcome);
+    pub fn told(&mut self, ask: &UdAsk, answer: UdAnswer) {
+        let Some(secured) = &mut self.secured else {
+            return;
+        };
+        match (ask, answer) {
+            (UdAsk::Peer(ask), UdAnswer::Peer(outcome)) => secured.associations.told(ask, outcome),
+            (UdAsk::Group(ask), UdAnswer::Group(keys)) => secured.told_of_group(ask, keys),
+            _ => {}
         }
     }
 
@@ -121,9 +144,10 @@ impl UdLink {
         let Some(secured) = &mut self.secured else {
             return;
         };
-        let taken = secured.take_ready();
+        let time = unix_seconds();
+        let taken = secured.take_ready(time);
         // Before the letters are sent: it may write some.
-        let lost = secured.begin_handshakes(now);
+        let lost = secured.begin_handshakes(now) + std::mem::take(&mut secured.lost);
         core.stats.add(Counter::Drops, lost as u64);
         while let Some(letter) = self.next_letter() {
             let to = (letter.to.ip(), letter.to.port());
@@ -144,7 +168,7 @@ impl UdLink {
         }
         let mut ready = Vec::new();
         for (peer, batch, mut bytes) in taken {
-            if secured.associations.seal(&peer, &mut bytes) {
+            if secured.seal_as(&peer, &mut bytes, time) {
                 ready.push((batch, bytes));
             } else {
                 core.stats.add(Counter::Drops, 1);
@@ -172,17 +196,16 @@ impl UdLink {
         let Some(secured) = &mut self.secured else {
             return true;
         };
+        if batch.dst.ip().is_multicast() {
+            let (sealed, lost) = secured.seal_to_group(datagram, batch, now);
+            core.stats.add(Counter::Drops, lost as u64);
+            return sealed;
+        }
         let peer = Peer {
             own: batch.src,
             address: batch.dst.ip(),
             qpn,
         };
-        // Groups have no address handles on a secured wire: should one have come about, nothing
-        // leaves by it.
-        if batch.dst.ip().is_multicast() {
-            core.stats.add(Counter::Drops, 1);
-            return false;
-        }
         if secured.associations.is_ready(&peer) {
             let sealed = secured.associations.seal(&peer, datagram);
             core.stats.add(Counter::Drops, u64::from(!sealed));
@@ -297,12 +320,16 @@ impl UdLink {
 }
 
 impl Secured {
-    /// Takes what has waited for associations that there are now.
-    fn take_ready(&mut self) -> Vec<(Peer, Batch, Vec<u8>)> {
-        if !self.associations.take_news() {
+    /// Takes what has waited for associations, or secrets of groups, that there are now.
+    pub(super) fn take_ready(&mut self, time: u32) -> Vec<(Peer, Batch, Vec<u8>)> {
+        let news = std::mem::take(&mut self.news);
+        if !self.associations.take_news() && !news {
             return Vec::new();
         }
-        let is_ready = |peer: &Peer| self.associations.is_ready(peer);
+        let is_ready = |peer: &Peer| match peer.address.is_multicast() {
+            true => self.senders.is_ready(peer.address, time),
+            false => self.associations.is_ready(peer),
+        };
         self.waiting.take_ready(is_ready)
     }
 
@@ -328,6 +355,10 @@ impl Secured {
         while !self.associations.is_busy()
             && let Some((peer, to)) = self.waiting.next_unbegun()
         {
+            // A group's secrets are asked for when something is sent to it.
+            if peer.address.is_multicast() {
+                continue;
+            }
             if let Some(cookie) = new_cookie() {
                 self.associations.begin(now, peer, to, cookie);
             } else {
@@ -362,7 +393,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use causeway_proto::association::{BEGUN_MAX, GIVE_UP_AFTER, Turn};
+    use causeway_proto::association::{BEGUN_MAX, GIVE_UP_AFTER, Outcome, Turn};
 
     use super::*;
 
@@ -380,7 +411,7 @@ mod tests {
     }
 
     fn secured() -> Secured {
-        let link = UdLink::new(0x2001, true);
+        let link = UdLink::new(0x2001, Some(Arc::default()));
         *link.secured.expect("it is to be secured")
     }
 

@@ -4,7 +4,7 @@
 //! network may lose it. Peers take turns in handshakes, and what waits for one is lost at its age.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use causeway_proto::Instant;
 use causeway_proto::association::{GIVE_UP_AFTER, Peer};
@@ -164,6 +164,13 @@ impl Waiting {
     /// Gives up what waits for a peer. Returns how many datagrams that were.
     pub fn lose(&mut self, peer: &Peer) -> usize {
         self.take(peer).map_or(0, |line| line.datagrams.len())
+    }
+
+    /// Gives up what waits for all peers with an address. Returns how many datagrams that were.
+    pub fn lose_all_to(&mut self, address: IpAddr) -> usize {
+        let peers = self.lines.keys().filter(|peer| peer.address == address);
+        let peers: Vec<Peer> = peers.copied().collect();
+        peers.iter().map(|peer| self.lose(peer)).sum()
     }
 
     /// Takes what waits for peers that are ready.

@@ -343,6 +343,10 @@ impl BrokerService for Turn<'_> {
         unknown()
     }
 
+    fn group_secrets(&mut self, _: GroupRequest, _: Vec<OwnedFd>) -> Outcome<GroupReply> {
+        unknown()
+    }
+
     fn restore_secured(&mut self, _: PeerRequest, _: Vec<OwnedFd>) -> Outcome<()> {
         unknown()
     }

@@ -120,6 +120,8 @@ fn secure_bodies(bytes: &[u8]) {
     one_body::<secure::SecuredRequest>(bytes);
     one_body::<secure::SecuredReply>(bytes);
     one_body::<secure::AssociationRequest>(bytes);
+    one_body::<secure::GroupRequest>(bytes);
+    one_body::<secure::GroupReply>(bytes);
     one_body::<secure::Sealed>(bytes);
     one_body::<secure::Offer>(bytes);
     one_body::<secure::Acceptance>(bytes);

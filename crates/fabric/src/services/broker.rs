@@ -1,8 +1,8 @@
 //! The endpoints' service: what the RDMA device needs of the broker.
 
 use super::secure::{
-    AnswerRequest, AssociationRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply,
-    Sealed, SecuredReply, SecuredRequest, WireQuery, WireReply,
+    AnswerRequest, AssociationRequest, BeginReply, BeginRequest, FinishRequest, GroupReply,
+    GroupRequest, HandshakeReply, Sealed, SecuredReply, SecuredRequest, WireQuery, WireReply,
 };
 use crate::remoting::{Malformed, byte_enum, message, service};
 
@@ -550,6 +550,8 @@ service! {
         32 => trace_ring((); fds 0..=0) -> TraceRingReply;
         /// Makes or understands a message between two UD QPs.
         33 => associate(AssociationRequest; fds 0..=0) -> HandshakeReply;
+        /// Derives the secrets of a multicast group.
+        34 => group_secrets(GroupRequest; fds 0..=0) -> GroupReply;
     }
 }
 

@@ -10,6 +10,8 @@ use crate::remoting::{Field, Malformed, Reader, message};
 pub const VERSION: u16 = 1;
 /// Bytes of a secret.
 pub const SECRET_BYTES: usize = 32;
+/// Bytes of a key's name.
+pub const KEY_NAME_BYTES: usize = 8;
 /// Most bytes of a message that a program may ask its broker about.
 pub const MESSAGE_MAX: usize = 400;
 /// Verdict of a handshake that has gone well; any other is a reason of `causeway_wire::secure`.
@@ -130,6 +132,28 @@ message! {
     pub struct Sealed {
         /// All of it.
         bytes: Vec<u8>,
+    }
+
+    /// Asks for the secrets of a multicast group.
+    pub struct GroupRequest {
+        /// The group, as a GID: an IPv4 one is mapped.
+        group: [u8; 16],
+        /// Of which epoch, in `causeway_wire::group::EPOCH_SECONDS` since 1970.
+        epoch: u32,
+    }
+
+    /// One for each of the cluster's keys: the first is sealed by, all are taken.
+    pub struct GroupReply {
+        /// The secrets.
+        secrets: Vec<DerivedSecret>,
+    }
+
+    /// What comes from one of the cluster's keys.
+    pub struct DerivedSecret {
+        /// Name of the key.
+        key: [u8; KEY_NAME_BYTES],
+        /// The secret.
+        secret: SecretBytes,
     }
 
     /// Asks which QPs of an endpoint are secured.
