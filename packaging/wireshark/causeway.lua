@@ -905,7 +905,7 @@ local CM_FIELDS = {
 local function cm_problem(d)
     local t, flags, acked, private = d.t, d.t(1, 1):uint(), d.t(44, 1):uint(), d.t(3, 1):uint()
     local length = CM_HEADER_LEN + (d.opcode == 1 and CM_PRIVATE_MAX or private)
-    if private > CM_PRIVATE_MAX or t:len() ~= length then
+    if private > CM_PRIVATE_MAX or t:len() + d.cut ~= length then
         return "wrong length"
     elseif band(flags, 0xFE) ~= CRC then
         return "flags"
@@ -933,8 +933,9 @@ local function cm_body(d)
         d.tree:add(row[1], d.t(row[2], row[3]))
     end
     add_crc(d)
-    if private > 0 and d.t:len() >= CM_HEADER_LEN + private then
-        d.tree:add(f.cm_private, d.t(CM_HEADER_LEN, private))
+    local kept = math.min(private, d.t:len() - CM_HEADER_LEN)
+    if kept > 0 then
+        d.tree:add(f.cm_private, d.t(CM_HEADER_LEN, kept))
     end
     return cm_problem(d)
 end
@@ -942,7 +943,7 @@ end
 -- A message that the broker has sealed, or a refusal that nothing seals: what is in the clear.
 local function cm_secured(tvb, pinfo, tree)
     pinfo.cols.protocol = "Causeway CM"
-    local length, why = tvb:len() - CM_SEALED_HEADER_LEN - TAG_LEN, tvb(1, 1):uint()
+    local length, why = tvb:reported_len() - CM_SEALED_HEADER_LEN - TAG_LEN, tvb(1, 1):uint()
     tree:add(f.cm_version, tvb(0, 1))
     tree:add(f.cm_opcode, tvb(0, 1))
     tree:add(f.cm_receiver, tvb(8, 8))
@@ -955,8 +956,13 @@ local function cm_secured(tvb, pinfo, tree)
     tree:add(f.cm_sender, tvb(16, 8))
     tree:add(f.salt, tvb(24, CM_SEALED_HEADER_LEN - 24))
     tree:add(f.sealed_length, length):set_generated()
-    tree:add(f.sealed, tvb(CM_SEALED_HEADER_LEN, length))
-    tree:add(f.tag, tvb(CM_SEALED_HEADER_LEN + length, TAG_LEN))
+    local kept = math.min(length, tvb:len() - CM_SEALED_HEADER_LEN)
+    if kept > 0 then
+        tree:add(f.sealed, tvb(CM_SEALED_HEADER_LEN, kept))
+    end
+    if tvb:len() == tvb:reported_len() then
+        tree:add(f.tag, tvb(CM_SEALED_HEADER_LEN + length, TAG_LEN))
+    end
     pinfo.cols.info = "Sealed message, sealed payload of " .. length .. " bytes"
 end
 
@@ -968,7 +974,7 @@ function manager.dissector(tvb, pinfo, tree)
     end
     local first = tvb(0, 1):uint()
     local d = { t = tvb, raw = tvb:raw(), opcode = band(first, 0x0F), version = rshift(first, 4),
-        note = "", cut = 0 }
+        note = "", cut = tvb:reported_len() - tvb:len() }
     local name = CM_OPCODES[d.opcode] or "unknown message"
     pinfo.cols.protocol = "Causeway CM"
     d.tree = tree:add(manager, tvb(), "Causeway connection manager, " .. name)
@@ -995,15 +1001,26 @@ end
 -- Whether it is a message that the broker has sealed, or the refusal of one: of those nothing but
 -- the first bytes can be looked at.
 local function is_cm_secured(tvb)
-    local length, first = tvb:len(), tvb(0, 1):uint()
+    local length, first = tvb:reported_len(), tvb(0, 1):uint()
     if first == CM_VERSION * 16 + CM_SEALED then
         local payload_length = length - CM_SEALED_HEADER_LEN - TAG_LEN
-        return payload_length >= 0 and payload_length <= CM_HEADER_LEN + CM_PRIVATE_MAX and
-            zeros(tvb:raw(), 1, 8)
+        return tvb:len() >= CM_SEALED_HEADER_LEN and payload_length >= 0 and
+            payload_length <= CM_HEADER_LEN + CM_PRIVATE_MAX and zeros(tvb:raw(), 1, 8)
     end
     return first == CM_VERSION * 16 + CM_REFUSAL and length == CM_REFUSAL_LEN and
+        tvb:len() == length and
         WHY[tvb(1, 1):uint()] ~= nil and zeros(tvb:raw(), 2, 8) and zeros(tvb:raw(), 16, 24) and
         not zero_cookie(tvb, 8)
+end
+
+-- Whether it is a message of the connection manager that was cut behind its header, as `causeway
+-- trace` does: of those there is no CRC to look at, so all else must fit.
+local function is_cut_cm(tvb)
+    local first = tvb(0, 1):uint()
+    local opcode = band(first, 0x0F)
+    return rshift(first, 4) == CM_VERSION and opcode < CM_SEALED and
+        not cm_problem({ t = tvb, raw = tvb:raw(), opcode = opcode,
+            cut = tvb:reported_len() - tvb:len() })
 end
 
 -- The connection manager has no ports of its own. Its messages are told by their CRC.
@@ -1017,8 +1034,11 @@ local function is_cm(tvb, pinfo, tree)
     end
     local first, flags = tvb(0, 1):uint(), tvb(1, 1):uint()
     if first < 0x10 or band(flags, CRC) == 0 or not CM_OPCODES[band(first, 0x0F)] or
-        band(first, 0x0F) >= CM_SEALED or
-        checked_length(tvb:raw()) ~= length then
+        band(first, 0x0F) >= CM_SEALED then
+        return false
+    end
+    local cut = tvb:reported_len() > length
+    if (cut and not is_cut_cm(tvb)) or (not cut and checked_length(tvb:raw()) ~= length) then
         return false
     end
     pinfo.conversation = manager

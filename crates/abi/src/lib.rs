@@ -3,6 +3,8 @@
 //!
 //! Pure layout, shared by the libraries that offer them: no function, no state.
 //!
+//! Beside them stands what Causeway's own libraries tell each other (`traced`).
+//!
 //! Each structure carries the size, and where inline functions reach into it the offsets, that
 //! binaries were compiled with; `layout_test` compares them with the installed header.
 
@@ -18,12 +20,14 @@ mod context;
 #[cfg(test)]
 mod layout_test;
 mod objects;
+mod traced;
 mod wr;
 
 pub use attr::*;
 pub use cma::*;
 pub use context::*;
 pub use objects::*;
+pub use traced::*;
 pub use wr::*;
 
 /// Bytes that a `pthread_mutex_t` has more than on x86-64, where it has 40: what follows one in a

@@ -384,6 +384,10 @@ impl Server {
                     if self.answer(number, &header, &body, fds).is_err() {
                         return self.end(number, "it does not read or is gone");
                     }
+                    // An endpoint that has come hears of its trace before any other answer.
+                    if self.hub.traces.has_news() {
+                        break;
+                    }
                 }
             }
         }

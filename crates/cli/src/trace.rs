@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use causeway_fabric::sys::termination_fd;
 use causeway_fabric::trace::{Trace, TraceOptions as Wanted};
 use causeway_fabric::{Address, Error};
-use causeway_shm::trace::{TRACE_HEADERS, TraceReader};
+use causeway_shm::trace::{TRACE_BYTES, TRACE_HEADERS, TRACE_SLOT_MIN, TraceReader};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
@@ -26,6 +26,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of the file that are kept until they are written.
 const CHUNK: usize = 1 << 20;
+
+/// Records taken before looking whether to end: programs may put them in as quickly as they are
+/// written.
+const TURN: usize = 4096;
+/// Turns in which all that a ring holds is taken.
+const TURNS_OF_A_RING: usize = TRACE_BYTES / TRACE_SLOT_MIN / TURN + 1;
 
 /// Why a trace is over.
 enum End {
@@ -97,7 +103,11 @@ fn record(options: &TraceOptions) -> Result<End, String> {
     // From here on nothing is recorded; what is there already is taken.
     drop(trace);
     let end = end?;
-    recording.take()?;
+    for _ in 0..TURNS_OF_A_RING {
+        if !recording.take()? {
+            break;
+        }
+    }
     recording.finish()?;
     Ok(end)
 }
@@ -162,12 +172,16 @@ impl Recording {
         }
     }
 
-    /// Takes what has been recorded, and writes it. Returns whether there was anything.
+    /// Takes some of what has been recorded, and writes it. Returns whether there was anything.
     fn take(&mut self) -> Result<bool, String> {
         let (mut bytes, mut any) = (Vec::new(), false);
-        while self.left > 0
-            && let Some(record) = self.reader.pop(&mut bytes)
-        {
+        for _ in 0..TURN {
+            if self.left == 0 {
+                break;
+            }
+            let Some(record) = self.reader.pop(&mut bytes) else {
+                break;
+            };
             self.packets
                 .add(&record, &bytes)
                 .map_err(|error| error.to_string())?;

@@ -48,6 +48,9 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
         return Ok(endpoint);
     }
     let endpoint = Endpoint::alone(None)?;
+    // Before the program connects to anybody: its first message is recorded, too.
+    endpoint.shared.common.traces.lead();
+    endpoint.shared.heed_traces();
     *current = Arc::downgrade(&endpoint);
     static AT_EXIT: Once = Once::new();
     // SAFETY: registers a function that lives as long as the library, which is never unloaded

@@ -131,4 +131,5 @@ pub use qp::{Destination, QPT_RC, QPT_UC, QPT_UD, Qp, QpInit};
 pub use region::Mr;
 pub use request::{Atomic, OneSided, Request};
 pub use srq::Srq;
+pub use traces::trace_message;
 pub use window_type::WindowType;

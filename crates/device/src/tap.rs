@@ -16,13 +16,15 @@ use causeway_proto::ring::{LAST, Record, kind};
 use causeway_recover::copy;
 use causeway_shm::{SegmentError, TraceRecord, TraceWriter, Way};
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
-use causeway_wire::secure::{OPCODE_SEALED, SEALED_HEADER_LEN};
+use causeway_wire::secure::{
+    MESSAGE_HEADER_LEN, OPCODE_SEALED, SEALED_HEADER_LEN, is_sealed_message,
+};
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
     Body, CRC_OFFSET, Common, FLAG_CRC, HEADER_LEN, Opcode, Packet, Position, VERSION,
     emit_data_header,
 };
-use causeway_wire::{datagram, plain_send};
+use causeway_wire::{cm, datagram, plain_send};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Payload of a segment as which a part of a direct access is recorded: it fits an IP packet.
@@ -63,6 +65,42 @@ impl Trace {
     /// Whether a queue pair is to be traced.
     pub fn covers(&self, qpn: u32) -> bool {
         self.qpn.is_none_or(|only| only == qpn)
+    }
+
+    /// Records a message of the connection manager, if the trace is of all that is sent. What
+    /// follows its header is the program's private data, or sealed.
+    pub fn message(&self, outbound: bool, ends: (End, End), bytes: &[u8]) {
+        if self.qpn.is_some() {
+            return;
+        }
+        let header = match is_sealed_message(bytes) {
+            true => MESSAGE_HEADER_LEN,
+            false => cm::HEADER_LEN,
+        };
+        let most = header + self.payload;
+        let kept = most.min(bytes.len()).min(self.writer.room());
+        self.put(Way::Udp, outbound, ends, (&bytes[..kept], bytes.len()));
+    }
+
+    /// Puts bytes in the ring, of a datagram that has or would have `original`.
+    fn put(
+        &self,
+        way: Way,
+        outbound: bool,
+        (src, dst): (End, End),
+        (bytes, original): (&[u8], usize),
+    ) {
+        let record = TraceRecord {
+            time: now(),
+            way,
+            outbound,
+            original: u32::try_from(original).unwrap_or(u32::MAX),
+            pid: std::process::id(),
+            src: (src.address, src.port),
+            dst: (dst.address, dst.port),
+        };
+        // What is lost is counted there.
+        let _ = self.writer.push(&record, bytes);
     }
 }
 
@@ -130,7 +168,8 @@ impl Tap {
             kept[1] &= !FLAG_CRC;
             kept[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
         }
-        self.put(Way::Udp, outbound, ends, (&kept, bytes.len()));
+        self.trace
+            .put(Way::Udp, outbound, ends, (&kept, bytes.len()));
     }
 
     /// Records a record of a ring.
@@ -151,7 +190,7 @@ impl Tap {
         let mut bytes = [0; HEADER_LEN];
         let packet = Packet::Segment(self.common(outbound, RING_COOKIE), refusal);
         if let Some(len) = packet.emit(&mut bytes) {
-            self.put(
+            self.trace.put(
                 Way::Ring,
                 outbound,
                 self.ends(outbound),
@@ -316,7 +355,8 @@ impl Tap {
         bytes.extend_from_slice(ddp);
         let original = bytes.len() + payload.len();
         self.add_payload(&mut bytes, payload);
-        self.put(way, outbound, self.ends(outbound), (&bytes, original));
+        let ends = self.ends(outbound);
+        self.trace.put(way, outbound, ends, (&bytes, original));
     }
 
     /// As much of the payload as is wanted, and there is room for.
@@ -349,27 +389,6 @@ impl Tap {
             true => (self.own, self.peer),
             false => (self.peer, self.own),
         }
-    }
-
-    /// Puts bytes in the ring, of a datagram that has or would have `original`.
-    fn put(
-        &self,
-        way: Way,
-        outbound: bool,
-        (src, dst): (End, End),
-        (bytes, original): (&[u8], usize),
-    ) {
-        let record = TraceRecord {
-            time: now(),
-            way,
-            outbound,
-            original: u32::try_from(original).unwrap_or(u32::MAX),
-            pid: std::process::id(),
-            src: (src.address, src.port),
-            dst: (dst.address, dst.port),
-        };
-        // What is lost is counted there.
-        let _ = self.trace.writer.push(&record, bytes);
     }
 }
 

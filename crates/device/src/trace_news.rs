@@ -2,7 +2,8 @@
 //!
 //! The broker thread takes the event; and a thread that connects a queue pair looks too, since the
 //! event has come before the answer to its call: what a program sends first is recorded as well.
-//! Queue pairs that are connected later are given their taps with their links.
+//! Queue pairs that are connected later are given their taps with their links. What the connection
+//! manager sends goes by no queue pair (`traces`): the thread that opens the device looks for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +28,7 @@ impl Shared {
                 self.ask_for_trace()
             };
             tracing::info!(trace = trace.as_ref().map(|trace| trace.name), "tracing");
-            *traces.current.lock() = trace.map(Arc::new);
+            traces.set(trace.map(Arc::new));
             self.set_taps();
             traces.heeded.store(told, Ordering::Release);
         }

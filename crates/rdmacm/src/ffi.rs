@@ -3,9 +3,29 @@
 
 use causeway_abi::{
     IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvGidEntry, IbvMr, IbvPd,
-    IbvPortAttr, IbvQp, IbvQpAttr, IbvQpInitAttr, IbvSrq, IbvSrqInitAttr,
+    IbvPortAttr, IbvQp, IbvQpAttr, IbvQpInitAttr, IbvSrq, IbvSrqInitAttr, TRACE_MESSAGE,
+    TraceMessage,
 };
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{CStr, c_int, c_uint, c_void};
+
+/// The library that the functions here are of.
+const LIBRARY: &CStr = c"libibverbs.so.1";
+
+/// The function of our own `libibverbs.so.1` that records messages. It is looked up, and not linked
+/// to: a process that has loaded the distribution's library first could not load this one then
+/// (`causeway doctor` loads both).
+pub(crate) fn trace_message() -> Option<TraceMessage> {
+    // SAFETY: dlopen(3) loads nothing here, and its handle is kept, so that the function stays. The
+    // name is our own, of a function of this type.
+    unsafe {
+        let library = libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if library.is_null() {
+            return None;
+        }
+        let function = libc::dlsym(library, TRACE_MESSAGE.as_ptr());
+        core::mem::transmute::<*mut c_void, Option<TraceMessage>>(function)
+    }
+}
 
 unsafe extern "C" {
     pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut IbvDevice;

@@ -85,6 +85,11 @@ impl Traces {
         }
     }
 
+    /// Whether there is something to tell.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
     /// Takes what is to be told: an endpoint, and the name of its trace.
     pub(crate) fn take_news(&mut self) -> Vec<(EndpointId, u64)> {
         std::mem::take(&mut self.news)

@@ -3,9 +3,11 @@
 use causeway_fabric::services::TraceRingReply;
 use causeway_proto::ring::DIRECT;
 use causeway_shm::TraceReader;
+use causeway_wire::secure::{REFUSED_REQUEST, SEALED_MESSAGE, SEALED_MESSAGE_MAX};
 use causeway_wire::trp::{Bundled, Table, emit_bundle_header, table_len};
 
 use super::*;
+use crate::traces::{Traces, trace_message};
 
 const KEY: u32 = 0x1234_5678;
 const TARGET: Target = Target {
@@ -14,17 +16,30 @@ const TARGET: Target = Target {
     len: 40 << 10,
 };
 
+/// A trace of one queue pair or of all, and the reader of its ring.
+fn trace(qpn: Option<u32>, payload: u32) -> (Trace, TraceReader) {
+    made(TraceRingReply {
+        trace: 1,
+        qpn,
+        keys: false,
+        payload,
+    })
+}
+
+fn made(what: TraceRingReply) -> (Trace, TraceReader) {
+    let reader = TraceReader::create(2000).unwrap();
+    let fd = reader.fd().try_clone_to_owned().unwrap();
+    (Trace::open(TraceRing { what, fd }).unwrap(), reader)
+}
+
 /// A tap, and the reader of its ring.
 fn tap(keys: bool, payload: u32) -> (Box<Tap>, TraceReader) {
-    let reader = TraceReader::create(2000).unwrap();
-    let what = TraceRingReply {
+    let (trace, reader) = made(TraceRingReply {
         trace: 1,
         qpn: Some(0x1001),
         keys,
         payload,
-    };
-    let fd = reader.fd().try_clone_to_owned().unwrap();
-    let trace = Trace::open(TraceRing { what, fd }).unwrap();
+    });
     assert!(trace.covers(0x1001) && !trace.covers(0x1002));
     let end = |qpn| End {
         address: [7; 16],
@@ -61,6 +76,69 @@ fn write(payload: usize) -> Vec<u8> {
 
 fn has_key(bytes: &[u8]) -> bool {
     bytes.windows(KEY_LEN).any(|word| word == KEY.to_be_bytes())
+}
+
+#[test]
+fn of_a_message_the_header_is_kept_and_none_of_where_one_queue_pair_is_traced() {
+    let plain = [&[cm::VERSION << 4 | 1][..], &[9; cm::MESSAGE_MAX - 1]].concat();
+    let sealed = [&[SEALED_MESSAGE][..], &[9; SEALED_MESSAGE_MAX - 1]].concat();
+    let refused = [&[REFUSED_REQUEST][..], &[0; 23]].concat();
+    for (payload, kept) in [(0, [cm::HEADER_LEN, MESSAGE_HEADER_LEN]), (7, [71, 63])] {
+        let (trace, mut reader) = trace(None, payload);
+        let ends = (End::default(), End::default());
+        for message in [&plain, &sealed, &refused] {
+            trace.message(true, ends, message);
+        }
+        let found: Vec<_> = recorded(&mut reader)
+            .into_iter()
+            .map(|(way, outbound, whole, bytes)| {
+                assert!(way == Way::Udp && outbound);
+                (whole, bytes.len())
+            })
+            .collect();
+        let wholes = [cm::MESSAGE_MAX, SEALED_MESSAGE_MAX, refused.len()];
+        assert_eq!(
+            found,
+            [
+                (wholes[0], kept[0]),
+                (wholes[1], kept[1]),
+                (wholes[2], wholes[2])
+            ]
+        );
+    }
+    let (of_one, mut reader) = trace(Some(0x1001), 7);
+    of_one.message(false, (End::default(), End::default()), &plain);
+    assert_eq!(recorded(&mut reader), []);
+}
+
+/// The only test that sets the process's trace.
+#[test]
+fn messages_go_to_the_trace_of_the_endpoint_that_leads() {
+    let send = || trace_message(true, ([1; 16], 5), ([2; 16], 6), &[0x21; 64]);
+    let traces = Traces::default();
+    let (first, mut reader) = trace(None, 0);
+    let first = Arc::new(first);
+    traces.set(Some(Arc::clone(&first)));
+    send();
+    assert_eq!(recorded(&mut reader).len(), 0, "it does not lead");
+    traces.lead();
+    send();
+    traces.set(None);
+    send();
+    let mut bytes = Vec::new();
+    let record = reader.pop(&mut bytes).unwrap();
+    assert_eq!((record.src, record.dst), (([1; 16], 5), ([2; 16], 6)));
+    assert_eq!(recorded(&mut reader).len(), 0, "none is there any more");
+    traces.set(Some(first));
+    send();
+    trace_message(false, ([1; 16], 5), ([2; 16], 6), &[0x21; 64]);
+    let sent = reader.pop(&mut bytes).unwrap();
+    let received = reader.pop(&mut bytes).unwrap();
+    assert!(sent.outbound && !received.outbound);
+    assert_eq!((received.src, received.dst), (sent.dst, sent.src));
+    drop(traces);
+    send();
+    assert_eq!(recorded(&mut reader).len(), 0, "the endpoint is gone");
 }
 
 #[test]

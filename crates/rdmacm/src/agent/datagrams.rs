@@ -14,7 +14,7 @@ use causeway_wire::trp::{crc_matches, seal};
 use super::guard::{Guard, Unopened};
 use super::lifeline::Told;
 use super::load::Load;
-use super::{Conn, PORT, Table, now, random_name};
+use super::{Conn, PORT, Table, now, random_name, trace};
 use crate::channel::What;
 
 /// A message, its sender, and the address it was sent to.
@@ -65,7 +65,14 @@ pub(super) fn send(
         &datagram[..len]
     };
     if port.check().is_ok() {
-        let _ = port.send(to, from, bytes, None, false);
+        transmit(port, to, from, bytes);
+    }
+}
+
+/// Sends a datagram, and shows it to a trace.
+fn transmit(port: &UdpPort, to: SocketAddr, from: Option<IpAddr>, bytes: &[u8]) {
+    if port.send(to, from, bytes, None, false).is_ok() {
+        trace::sent((from, port.port()), to, bytes);
     }
 }
 
@@ -103,11 +110,13 @@ fn receive(
     let mut sealed = Vec::new();
     let mut unfit = Vec::new();
     let mut refusals = Vec::new();
+    let own_port = port.port();
     for _ in 0..RECEIVES_MAX {
         if port.check().is_err() {
             break;
         }
         let received = port.recv(|from, to, datagram| {
+            trace::received(from, (to, own_port), datagram);
             if let Some(RefusedRequest { receiver, why }) = RefusedRequest::parse(datagram) {
                 arrivals.unsecured.push((from, receiver, why));
                 return;
@@ -150,11 +159,11 @@ fn receive(
     open_all(guard, sealed, listens, (&mut arrivals, &mut unfit));
     for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
         let refusal = RefusedRequest { receiver, why };
-        let _ = port.send(to, from, &refusal.emit(), None, false);
+        transmit(port, to, from, &refusal.emit());
     }
     for (to, from, mut refusal, len) in refusals {
         seal(&mut refusal[..len], crc);
-        let _ = port.send(to, from, &refusal[..len], None, false);
+        transmit(port, to, from, &refusal[..len]);
     }
     arrivals
 }

@@ -36,6 +36,7 @@ mod lifeline;
 mod load;
 mod thread;
 mod token;
+mod trace;
 
 /// Requests that a listener keeps for its program; what `rdma_listen(3)` asks for beyond it is cut.
 pub(crate) const BACKLOG_MAX: usize = 1024;
@@ -177,6 +178,7 @@ impl Agent {
     }
 
     fn start() -> io::Result<Agent> {
+        trace::prepare();
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (lifelines, port) = bind_both(&epoll)?;
