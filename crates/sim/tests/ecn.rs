@@ -165,6 +165,25 @@ fn a_time_without_an_answer_is_no_reason_to_give_marks_up() {
 }
 
 #[test]
+fn a_peer_that_is_slow_at_first_is_no_reason_either() {
+    let mut w = world(&[10], [true; 2], Faults::none());
+    let known = |w: &mut World<MockNode>| w.nodes.iter().all(|n| n.link.is_confirmed());
+    assert!(w.run(Instant(SEC), known));
+    let until = Instant(w.now.0 + SEC / 10);
+    w.pause(1, until);
+    // It has what comes meanwhile, and says so later.
+    w.network.faults.routes = vec![(w.now, Duration::from_millis(50))];
+    complete(&mut w);
+    w.network.faults.routes.clear();
+    w.network.faults.mark = 1.0;
+    w.nodes[0].ulp.post(100);
+    complete(&mut w);
+    w.nodes[0].ulp.post(100);
+    let [_, receiver] = complete(&mut w);
+    assert!(receiver.marks_received > 0, "it is still ECT");
+}
+
+#[test]
 fn marks_under_every_fault() {
     seeds::run("marks_under_every_fault", 500, |seed| {
         let mut rng = Rng::new(seed);

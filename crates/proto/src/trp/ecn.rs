@@ -31,6 +31,8 @@ pub(super) struct Ecn {
     proved: bool,
     /// When that changed last.
     switched: Option<Instant>,
+    /// What was given up was tried again, since it had arrived after all.
+    forgiven: bool,
     /// The peer's number, as it was heard last.
     heard: u8,
 }
@@ -41,6 +43,7 @@ impl Default for Ecn {
             capable: true,
             proved: false,
             switched: None,
+            forgiven: false,
             heard: 0,
         }
     }
@@ -58,6 +61,15 @@ impl Ecn {
     pub fn on_delivered(&mut self, sent: Instant) {
         if !self.proved && self.switched.is_none_or(|at| sent >= at) {
             self.proved = true;
+        }
+    }
+
+    /// The peer has something twice: what was sent before the switch has arrived, too, and the peer
+    /// was slow. Once only, since copies have other causes.
+    pub fn on_copies(&mut self, now: Instant) {
+        if !self.capable && !self.forgiven {
+            (self.capable, self.proved, self.forgiven) = (true, false, true);
+            self.switched = Some(now);
         }
     }
 
@@ -162,6 +174,18 @@ mod tests {
             ecn.on_timeout(Instant(30), count);
         }
         assert!(!ecn.capable && ecn.proved);
+    }
+
+    #[test]
+    fn a_peer_that_was_slow_is_forgiven_once() {
+        let mut ecn = Ecn::default();
+        for (at, capable) in [(10, true), (20, false)] {
+            ecn.on_timeout(Instant(at), 2);
+            assert!(!ecn.capable);
+            ecn.on_delivered(Instant(at));
+            ecn.on_copies(Instant(at + 5));
+            assert_eq!(ecn.capable, capable);
+        }
     }
 
     #[test]

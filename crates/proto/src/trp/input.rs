@@ -233,7 +233,7 @@ impl Connection {
         if let Some((response, ranges)) = sack {
             self.on_ranges(now, common, response, ranges, &mut acked);
         }
-        self.on_duplicates(common.duplicates);
+        self.on_duplicates(now, common.duplicates);
         self.check_probe(now);
         if !old && !self.tx.ecn.knows(common.marks) {
             self.on_marks(now, common.marks, &acked);
@@ -286,7 +286,7 @@ impl Connection {
 
     /// Learns from the peer's count of duplicates whether recent retransmissions were needless, and
     /// if all were takes back the reduction of the window (in the spirit of RFC 3708).
-    fn on_duplicates(&mut self, count: u8) {
+    fn on_duplicates(&mut self, now: Instant, count: u8) {
         let more = count.wrapping_sub(self.rx.peer_duplicates);
         // More than half the range: an old datagram overtaken by newer ones.
         if more == 0 || more > 127 {
@@ -294,6 +294,7 @@ impl Connection {
         }
         self.rx.peer_duplicates = count;
         self.tx.needless += u32::from(more);
+        self.tx.ecn.on_copies(now);
         if self.tx.resent > 0 && self.tx.needless >= self.tx.resent {
             self.tx.cc.undo();
             (self.tx.resent, self.tx.needless) = (0, 0);
