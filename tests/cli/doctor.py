@@ -2,11 +2,13 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
 
 from cli.opening import CC, FLAGS, HERE
+from lib.netns import BUILD
 
 # A user without privilege, and a group that has no other meaning.
 NOBODY, GROUP = 65534, 4711
@@ -18,6 +20,20 @@ AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-group
 TRACER = [*AS_NOBODY, "--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"]
 # Of a mount namespace of its own; $1 are the options of the file system.
 OTHER_SHM = 'mount -t tmpfs -o "$1" tmpfs /dev/shm && shift && exec "$@"'
+
+# Packages as they are installed, their sockets not enabled; $1 is the file of groups.
+INSTALLED = """
+set -e
+units=/usr/lib/systemd/system
+mount -t tmpfs tmpfs $units
+touch $units/causewayd.socket
+mount -t tmpfs tmpfs /run
+mkdir -p /run/systemd/system
+[ ! -d /etc/systemd/system ] || mount -t tmpfs tmpfs /etc/systemd/system
+mount --bind "$1" /etc/group
+shift
+exec "$@"
+"""
 
 
 class Doctor:
@@ -88,6 +104,36 @@ def sockets(doctor, scratch):
            status=1, env=env)
 
 
+def packages(doctor, scratch):
+    """What Debian's packages set up."""
+    doctor("no packages", [], "OK    socket unit +not needed.*")
+    for name, line, found in (
+            ("no group", "root:x:0:", "WARN  group +there is no group causeway: groupadd .*"),
+            ("their group", f"root:x:0:\ncauseway:x:{GROUP}:", f"OK    group +causeway.* {GROUP}")):
+        path = os.path.join(scratch, "group")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(f"{line}\n")
+        by = ["unshare", "--mount", "sh", "-c", INSTALLED, "sh", path]
+        doctor(f"packages and {name}", by, found)
+    doctor("packages whose socket unit is not enabled", by,
+           "WARN  socket unit +not enabled.* systemctl enable --now causewayd.socket")
+
+
+def versions(doctor, scratch):
+    """The broker that runs, and the one that would be started."""
+    doctor("a broker of this release", [], r"OK    broker's version +[\d.]+, process \d+")
+    program, place = (os.path.join(scratch, name) for name in ("causewayd", "run-replaced"))
+    shutil.copy(os.path.join(BUILD, "bin", "causewayd"), program)
+    os.mkdir(place, 0o700)
+    # It returns when the daemon is ready.
+    subprocess.run([program, "--runtime-dir", place, "--idle", "0"], check=True, timeout=60,
+                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    os.unlink(program)
+    doctor("a broker whose file was replaced", [], r"WARN  broker's version +process (\d+): its "
+           r"file was replaced .*: kill \1, .*", env={"CAUSEWAY_RUNTIME_DIR": place})
+    doctor.stop(place)
+
+
 def doctors(causeway, check, stop):
     """All of them."""
     with tempfile.TemporaryDirectory(prefix="causeway-doctor-",
@@ -98,3 +144,5 @@ def doctors(causeway, check, stop):
         doctor = Doctor(causeway, check, scratch, stop)
         restrictions(doctor, deny)
         sockets(doctor, scratch)
+        packages(doctor, scratch)
+        versions(doctor, scratch)

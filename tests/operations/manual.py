@@ -64,7 +64,7 @@ def options():
             assert option in page, f"{program}({section}) lacks {option}"
             count += 1
     page = text("causeway-kube", 8)
-    for verb in ("cdi", "plugin"):
+    for verb in ("cdi", "cdi-again", "plugin"):
         offered = re.findall(r"(--[a-z-]+)",
                              said(os.path.join(BUILD, "bin", "causeway-kube"), verb, "--help"))
         for option in set(offered):

@@ -18,9 +18,11 @@ const KIND: &str = "causeway.dev/rdma";
 /// The device's name, as engines are given it.
 pub const NAME: &str = "causeway.dev/rdma=all";
 /// Name of the specification's file.
-const FILE: &str = "causeway.dev-rdma.json";
+pub(crate) const FILE: &str = "causeway.dev-rdma.json";
+/// How containers see what is mounted.
+pub(crate) const MOUNT_OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "rbind"];
 /// Setting that names a tenant's socket.
-const SOCKET: &str = causeway_fabric::runtime::SOCKET_VARIABLE;
+pub(crate) const SOCKET: &str = causeway_fabric::runtime::SOCKET_VARIABLE;
 
 /// What a container gets, with every default filled in and checked.
 #[derive(Clone, Debug)]
@@ -168,7 +170,7 @@ impl Injection {
 }
 
 /// The folder that has this program in its `bin`.
-fn own_folder() -> io::Result<PathBuf> {
+pub(crate) fn own_folder() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let folder = program.parent().and_then(Path::parent);
     Ok(folder.unwrap_or(Path::new("/")).to_owned())
@@ -223,7 +225,7 @@ impl From<Mount> for SpecMount {
         SpecMount {
             host_path: mount.host,
             container_path: mount.container,
-            options: ["ro", "nosuid", "nodev", "rbind"],
+            options: MOUNT_OPTIONS,
         }
     }
 }

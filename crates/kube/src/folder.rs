@@ -60,7 +60,7 @@ impl Folder {
     /// # Errors
     /// It is not there.
     pub fn hook(&self) -> Result<PathBuf, String> {
-        let hook = self.path.join(PROGRAMS_DIR).join(HOOK);
+        let hook = hook_in(&self.path);
         match hook.is_file() {
             true => Ok(hook),
             false => Err(format!(
@@ -109,6 +109,12 @@ impl Folder {
         };
         Some(dir.join(name)).filter(|path| path.is_file())
     }
+}
+
+/// Where the hook of a folder or prefix is.
+#[must_use]
+pub fn hook_in(folder: &Path) -> PathBuf {
+    folder.join(PROGRAMS_DIR).join(HOOK)
 }
 
 /// Where a library is in containers' folder.

@@ -1,9 +1,11 @@
 //! The device in containers.
 //!
 //! [`cdi`] writes the specification by which container engines give a container the device
-//! (Container Device Interface), [`hook`] is the hook that it names, and [`plugin`] offers the
-//! device to Kubernetes, whose kubelet then passes the specification's name to the engine.
+//! (Container Device Interface), [`again`] writes it again, [`hook`] is the hook that it names, and
+//! [`plugin`] offers the device to Kubernetes, whose kubelet then passes the specification's name
+//! to the engine.
 
+pub mod again;
 pub mod cdi;
 pub mod completions;
 pub mod folder;

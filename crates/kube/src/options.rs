@@ -24,6 +24,9 @@ pub struct Options {
 pub enum Verb {
     /// Write the CDI specification: `podman run --device causeway.dev/rdma=all` finds it
     Cdi(CdiOptions),
+    /// Write specifications again that this program has written, with the options they were
+    /// written with: for when what they name was installed or removed. The packages do it
+    CdiAgain(CdiAgainOptions),
     /// Serve Kubernetes' device plugin API, and write the CDI specification first
     Plugin(PluginOptions),
     /// The hook that the specification names; container engines call it
@@ -59,6 +62,18 @@ pub struct CdiOptions {
     /// Where container engines look for specifications; "-" writes to standard output
     #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
+}
+
+/// Options of `cdi-again`.
+#[derive(Args, Clone, Debug)]
+pub struct CdiAgainOptions {
+    /// Where specifications may be; may be given several times
+    #[arg(
+        long = "cdi-dir",
+        value_name = "DIR",
+        default_values = ["/etc/cdi", "/var/run/cdi"]
+    )]
+    pub cdi_dirs: Vec<PathBuf>,
 }
 
 /// How a container is given the device.

@@ -1,8 +1,10 @@
 //! `causeway doctor`: examines the machine, one line per finding, and says what to do.
 
+mod daemon;
 mod kernel;
 mod limits;
 mod network;
+mod packages;
 mod sandbox;
 mod software;
 
@@ -68,12 +70,14 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 23] = [
+const CHECKS: [fn() -> Vec<Finding>; 25] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
     software::runtime_dir,
     software::broker,
+    daemon::version,
+    packages::packages,
     software::sisci_node,
     software::node_daemon,
     software::environment,

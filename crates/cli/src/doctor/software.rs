@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use causeway_device::PortHolder;
-use causeway_fabric::runtime::{MACHINE_SOCKET, RUNTIME_DIR_VARIABLE};
+use causeway_fabric::runtime::MACHINE_SOCKET;
 use causeway_fabric::services::handshake::DaemonState;
 use causeway_fabric::services::node::{NODE_DAEMON, NODE_PORT};
 use causeway_fabric::sisci::Sisci;
@@ -14,6 +14,7 @@ use causeway_fabric::{Address, Error};
 use causeway_shm::layout::STATS_SETS;
 
 use super::Finding;
+use super::packages::{Group, missing_file_mend};
 use crate::broker;
 use crate::locate::{self, Libraries};
 
@@ -42,7 +43,10 @@ pub fn libraries() -> Vec<Finding> {
     const TOPIC: &str = "libraries";
     let libraries = match Libraries::find() {
         Ok(libraries) => libraries,
-        Err(error) => return vec![Finding::fail(TOPIC, format!("{error}; build with `make`"))],
+        Err(error) => {
+            let mend = missing_file_mend("build with `make`");
+            return vec![Finding::fail(TOPIC, format!("{error}; {mend}"))];
+        }
     };
     vec![
         library(&libraries.path(locate::VERBS), &VERBS_PROBES),
@@ -56,7 +60,10 @@ fn library(path: &Path, probes: &[(&CStr, &CStr)]) -> Finding {
     let shown = path.display();
     let library = match Loaded::open(path) {
         Ok(library) => library,
-        Err(error) => return Finding::fail(TOPIC, error),
+        Err(error) => {
+            let mend = missing_file_mend("build it again");
+            return Finding::fail(TOPIC, format!("{error}; {mend}"));
+        }
     };
     let missing: Vec<String> = probes
         .iter()
@@ -66,9 +73,10 @@ fn library(path: &Path, probes: &[(&CStr, &CStr)]) -> Finding {
     if missing.is_empty() {
         Finding::ok(TOPIC, format!("{shown} {}", env!("CARGO_PKG_VERSION")))
     } else {
+        let mend = missing_file_mend("build it again");
         Finding::fail(
             TOPIC,
-            format!("{shown} lacks {}; build it again", missing.join(", ")),
+            format!("{shown} lacks {}; {mend}", missing.join(", ")),
         )
     }
 }
@@ -144,7 +152,7 @@ fn place_for(error: &Error) -> &'static str {
 pub fn broker() -> Vec<Finding> {
     const TOPIC: &str = "broker";
     let address = Address::from_env();
-    let mut findings = vec![match (broker::probe(), &address) {
+    vec![match (broker::probe(), &address) {
         (Ok(text), _) => Finding::ok(TOPIC, text),
         (Err(error), Address::Socket(socket)) => {
             Finding::fail(TOPIC, format!("{error}; {}", way_to(socket)))
@@ -153,13 +161,7 @@ pub fn broker() -> Vec<Finding> {
             TOPIC,
             format!("{error}; run causewayd by hand in a terminal to see why it does not start"),
         ),
-    }];
-    // Only who names no other place could have come to the machine's broker.
-    let by_default = std::env::var_os(RUNTIME_DIR_VARIABLE).is_none();
-    if by_default && matches!(address, Address::Dir(_)) && !rustix::process::geteuid().is_root() {
-        findings.extend(machines_own(Path::new(MACHINE_SOCKET)));
-    }
-    findings
+    }]
 }
 
 /// How to get to a broker's socket that this process does not reach.
@@ -170,6 +172,11 @@ fn way_to(socket: &Path) -> String {
             "there is no such file: start that broker, and give a container its directory, \
              -v {dir}:{dir}"
         ),
+        Ok(_) if socket == Path::new(MACHINE_SOCKET) && may_write(socket) => {
+            "nobody listens there: systemctl stop causewayd.service, then systemctl restart \
+             causewayd.socket"
+                .to_owned()
+        }
         Ok(found) if may_write(socket) => format!(
             "the broker of user {} that made it does not listen any more: start it",
             found.uid()
@@ -184,21 +191,6 @@ fn way_to(socket: &Path) -> String {
     }
 }
 
-/// The machine's broker, if there is one and this user may not connect to it.
-fn machines_own(socket: &Path) -> Option<Finding> {
-    let found = std::fs::symlink_metadata(socket).ok()?;
-    (!may_write(socket)).then(|| {
-        let group = group_name(found.gid());
-        Finding::warn(
-            "machine's broker",
-            format!(
-                "not for this user, who has a broker of its own and shares no memory with members \
-                 of the group {group}: usermod -aG {group} USER, and log in again"
-            ),
-        )
-    })
-}
-
 /// What connect(2) asks of a socket's file.
 fn may_write(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
@@ -206,13 +198,7 @@ fn may_write(path: &Path) -> bool {
 
 /// The name of a group, or its number where it has no name here.
 fn group_name(gid: u32) -> String {
-    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let mut entries = groups.lines().map(|line| line.split(':'));
-    let named = entries.find_map(|mut fields| {
-        let (name, number) = (fields.next()?, fields.nth(1)?);
-        (number.parse() == Ok(gid)).then(|| name.to_owned())
-    });
-    named.unwrap_or_else(|| gid.to_string())
+    Group::numbered(Path::new("/"), gid).map_or_else(|| gid.to_string(), |group| group.name)
 }
 
 /// The SISCI node that a process with this environment belongs to.
