@@ -68,7 +68,7 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 23] = [
+const CHECKS: [fn() -> Vec<Finding>; 24] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
@@ -76,6 +76,7 @@ const CHECKS: [fn() -> Vec<Finding>; 23] = [
     software::broker,
     software::sisci_node,
     software::node_daemon,
+    software::sisci_wire,
     software::environment,
     kernel::pages,
     kernel::sealed_memory,
