@@ -245,3 +245,6 @@ fn agreed(
         receive: SecretBytes(receive),
     }
 }
+
+#[cfg(test)]
+mod tests;
