@@ -71,6 +71,8 @@ def sisci_stages():
               ["tests/sisci/run"], seconds=600),
         Stage("sisci-full", "SISCI between hosts: timers at full length, a million letters",
               ["tests/sisci/hosts", "--full"], seconds=4800, chooses=True, asked=True),
+        Stage("sisci-secured-full", "SISCI between hosts on a secured wire: all programs",
+              ["tests/sisci/hosts", "--secured"], seconds=1800, chooses=True, asked=True),
         # Its machines run loops that poll each other's memory, on emulated processors.
         Stage("sisci-guests", "SISCI between a guest and another host", ["tests/sisci/guests"],
               seconds=1500, chooses=True),
@@ -184,6 +186,8 @@ def beside_stages():
               beside=True),
         Stage("sisci-who", "SISCI between hosts: who is who, and who lies about it",
               ["tests/sisci/who"], seconds=600, chooses=True, sleeps=True),
+        Stage("sisci-secured", "SISCI between hosts on a secured wire", ["tests/sisci/secured"],
+              seconds=300, chooses=True, sleeps=True),
         Stage("locks", "processes that use locks are killed or stopped at every step",
               ["tests/locks/run"], seconds=600, chooses=True, beside=True),
         Stage("package", "the Debian packages in a guest", ["tests/vm/package"], seconds=600,

@@ -1,6 +1,7 @@
 """Hosts of a cluster: network namespaces on one bridge, with brokers and node daemons."""
 
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -73,8 +74,9 @@ class Cluster:
         for side in self.sides:
             side.kill()
         for host in self.hosts:
-            for pid in netns.pids_in(host.netns):
-                netns.kill(pid)
+            # A daemon that sees its broker's end may start another before its turn comes.
+            while pids := netns.pids_in(host.netns):
+                end_all(pids, host.name)
             host.end()
         for name in [host.netns for host in self.hosts] + [self.hub]:
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
@@ -85,11 +87,16 @@ class Side:
 
     def __init__(self, host, config, settings, options=()):
         self.host, self.node, self.node_log, self.options = host, None, None, options
+        self.config = config
         self.settings = {"LD_LIBRARY_PATH": os.path.join(BUILD, "lib"), **settings}
-        self.broker_log = tempfile.NamedTemporaryFile("w+", prefix=f"{host.name}-broker-")
-        self.broker = host.popen([os.path.join(BUILD, "bin", "causewayd"), "--foreground",
-                                  "--idle", "0", "--config", config], env=self.settings,
-                                 stdout=subprocess.DEVNULL, stderr=self.broker_log)
+        self.start_broker()
+
+    def start_broker(self):
+        """Starts the broker."""
+        self.broker_log = tempfile.NamedTemporaryFile("w+", prefix=f"{self.host.name}-broker-")
+        self.broker = self.host.popen([os.path.join(BUILD, "bin", "causewayd"), "--foreground",
+                                       "--idle", "0", "--config", self.config], env=self.settings,
+                                      stdout=subprocess.DEVNULL, stderr=self.broker_log)
         self.await_line(" ready", self.broker, self.broker_log)
 
     def start_node(self):
@@ -143,19 +150,50 @@ class Side:
         return self.run([os.path.join(BUILD, "bin", "causeway"), *args])
 
     def kill(self):
-        """Kills both."""
+        """Kills both. The daemon first: one without a broker starts another."""
         for process in filter(None, (self.node, self.broker)):
             process.kill()
             process.wait()
 
     def end(self):
         """Ends both, and waits for a daemon that the broker has started."""
+        # Which that starts no other now.
+        self.broker.send_signal(signal.SIGSTOP)
+        pids = netns.pids_in(self.host.netns)
+        daemons = [pid for pid in pids if name_of(pid) == "causeway-noded"]
+        waited = [fd for fd in map(pidfd_of, daemons) if fd is not None]
         self.kill()
-        until = time.monotonic() + SECONDS
-        while any(name_of(pid) == "causeway-noded" for pid in netns.pids_in(self.host.netns)):
-            if time.monotonic() > until:
-                raise SetupError(f"a node daemon does not end on {self.host.name}")
-            time.sleep(0.01)
+        await_ends(waited, f"a node daemon on {self.host.name}")
+
+
+def pidfd_of(pid):
+    """A descriptor of a process, unless it is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def await_ends(pidfds, what):
+    """Waits for the ends of processes, when their sockets are closed: a process leaves its network
+    namespace before. Closes the descriptors."""
+    until = time.monotonic() + SECONDS
+    try:
+        for fd in pidfds:
+            left = max(0, until - time.monotonic())
+            if not select.select([fd], [], [], left)[0]:
+                raise SetupError(f"{what} does not end")
+    finally:
+        for fd in pidfds:
+            os.close(fd)
+
+
+def end_all(pids, where):
+    """Kills processes and waits for their ends."""
+    fds = {pid: fd for pid in pids if (fd := pidfd_of(pid)) is not None}
+    for pid in fds:
+        netns.kill(pid)
+    await_ends(list(fds.values()), f"a process on {where}")
 
 
 def name_of(pid):

@@ -32,6 +32,7 @@ pub mod activation;
 pub mod admission;
 mod associations;
 pub mod boundary;
+pub mod channels;
 pub mod closers;
 pub mod config;
 pub mod daemon;

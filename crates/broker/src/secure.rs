@@ -269,20 +269,25 @@ fn gid_text(gid: Option<[u8; 16]>) -> String {
 }
 
 fn builder(psk: &Psk) -> Option<Builder<'_>> {
+    builder_of(psk, PROLOGUE)
+}
+
+/// What begins a handshake that both sides mean by this prologue.
+pub(crate) fn builder_of<'a>(psk: &'a Psk, prologue: &'a [u8]) -> Option<Builder<'a>> {
     let builder = Builder::new(NOISE.parse().ok()?);
     builder
-        .prologue(PROLOGUE)
+        .prologue(prologue)
         .and_then(|builder| builder.psk(PSK_AT, psk.bytes()))
         .ok()
 }
 
-fn write<T: Field>(noise: &mut HandshakeState, payload: &T) -> Option<Vec<u8>> {
+pub(crate) fn write<T: Field>(noise: &mut HandshakeState, payload: &T) -> Option<Vec<u8>> {
     let mut out = [0; MESSAGE_MAX];
     let len = noise.write_message(&encode_body(payload), &mut out).ok()?;
     Some(out[..len].to_vec())
 }
 
-fn read<T: Field>(noise: &mut HandshakeState, message: &[u8]) -> Option<T> {
+pub(crate) fn read<T: Field>(noise: &mut HandshakeState, message: &[u8]) -> Option<T> {
     if message.len() > MESSAGE_MAX {
         return None;
     }

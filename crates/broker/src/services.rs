@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use causeway_fabric::remoting::Header;
-use causeway_fabric::services::{pool, session, sisci as sisci_service};
+use causeway_fabric::services::{channel, pool, session, sisci as sisci_service};
 use rustix::io::Errno;
 
+use crate::channels::{self, Channels};
 use crate::config::{Config, OWN_TENANT, Tenant};
 use crate::ids::SessionId;
 use crate::members::{self, Members};
@@ -27,6 +28,8 @@ pub struct Services {
     pub pools: Pools,
     /// SISCI's tables.
     pub sisci: sisci::Tables,
+    /// Secured sessions with other hosts' node daemons that are being made.
+    pub channels: Channels,
     /// What is to be told.
     pub outbox: Outbox,
 }
@@ -38,6 +41,7 @@ impl Default for Services {
             pools: Pools::new(members.own_uid),
             members,
             sisci: sisci::Tables::default(),
+            channels: Channels::default(),
             outbox: Outbox::default(),
         }
     }
@@ -106,6 +110,14 @@ impl Services {
                 };
                 sisci_service::dispatch(&mut client, header.method, body, fds)
             }
+            channel::SERVICE => {
+                let mut client = channels::Client {
+                    channels: &mut self.channels,
+                    tables: &self.sisci,
+                    caller,
+                };
+                channel::dispatch(&mut client, header.method, body, fds)
+            }
             _ => Err(Errno::NOSYS),
         }
     }
@@ -131,6 +143,7 @@ impl Services {
             outbox: &mut self.outbox,
         };
         self.sisci.end(session, &mut context);
+        self.channels.end(session);
         self.members.end(session);
     }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use causeway_fabric::Error;
 use causeway_fabric::handshake::hello;
+use causeway_fabric::services::channel::{ChannelAnswer, ChannelBegin, ChannelEnd, ChannelFinish};
 use causeway_fabric::services::handshake::{DaemonState, Role, Transcript};
+use causeway_fabric::services::secure::AGREED;
 use causeway_fabric::sisci::Sisci;
 use common::nodes::{process, refused};
 use common::{CONFIG_NAME, Host};
@@ -26,8 +28,9 @@ fn host(with_key: bool) -> Host {
         true => format!("key = {path:?}\n"),
         false => String::new(),
     };
+    // The same file will do for the wire.
     let text = format!(
-        "[sisci]\ncluster = 'alpha'\n{key}[[sisci.node]]\nid = 4\nname = 'left'\n\
+        "[wire]\n{key}[sisci]\ncluster = 'alpha'\n{key}[[sisci.node]]\nid = 4\nname = 'left'\n\
          [[sisci.node]]\nid = 8\n"
     );
     std::fs::write(host.dir.join(CONFIG_NAME), text).unwrap();
@@ -83,6 +86,51 @@ fn only_what_is_true_is_proved() {
     let mut wrong = proof;
     wrong[31] ^= 1;
     refused(four.check_proof(honest, wrong), Errno::ACCESS);
+}
+
+fn end(node: u32, port: u16) -> ChannelEnd {
+    ChannelEnd {
+        node,
+        port,
+        ..ChannelEnd::default()
+    }
+}
+
+#[test]
+fn in_a_secured_session_the_broker_says_which_node_each_end_is() {
+    let host = host(true);
+    let (four, eight) = (process(&host, 4), process(&host, 8));
+    let honest = ChannelBegin {
+        own: end(4, 1),
+        peer: end(8, 2),
+    };
+    let begun = four.begin_channel(&honest).unwrap();
+    let question = ChannelAnswer {
+        own: end(8, 2),
+        peer: end(0, 1),
+        message: begun.message,
+    };
+    refused(four.answer_channel(&question), Errno::INVAL);
+    let answered = eight.answer_channel(&question).unwrap();
+    assert_eq!((answered.verdict, answered.node), (AGREED, 4));
+    let finish = ChannelFinish {
+        number: begun.number,
+        message: answered.message,
+    };
+    refused(eight.finish_channel(&finish), Errno::NOENT);
+    let finished = four.finish_channel(&finish).unwrap();
+    assert_eq!((finished.verdict, finished.node), (AGREED, 8));
+    assert_eq!(finished.send, answered.receive);
+    assert_eq!(finished.receive, answered.send);
+    refused(four.finish_channel(&finish), Errno::NOENT);
+    // Another node than its own, and one for another host's process.
+    let lie = ChannelBegin {
+        own: end(8, 1),
+        ..honest.clone()
+    };
+    refused(four.begin_channel(&lie), Errno::INVAL);
+    let elsewhere = Sisci::open_for(Some(&host.address()), 4, Duration::ZERO).unwrap();
+    refused(elsewhere.begin_channel(&honest), Errno::INVAL);
 }
 
 #[test]

@@ -38,6 +38,8 @@ struct Found {
     address: IpAddr,
     /// What the daemon says of itself, if one answers.
     daemon: Option<Hello>,
+    /// What is said to it and by it is encrypted.
+    secured: bool,
     /// Why there is nothing.
     silence: String,
     /// What does not agree.
@@ -86,7 +88,10 @@ fn ask() -> Result<(Hello, DaemonState, Vec<Node>), Error> {
             from_directory: info.from_directory,
             suspect: info.suspect,
             found: addresses(info)
-                .map(|address| look(&own, info.node, (address, info.port).into(), &infos))
+                .map(|address| {
+                    let at = (info.node, (address, info.port).into());
+                    look(&sisci, &own, at, &infos)
+                })
                 .collect(),
         })
         .collect();
@@ -99,17 +104,20 @@ fn addresses(info: &NodeInfo) -> impl Iterator<Item = IpAddr> {
     info.addresses.iter().map(canonical)
 }
 
-fn look(own: &Hello, node: u32, at: SocketAddr, nodes: &[NodeInfo]) -> Found {
+fn look(sisci: &Sisci, own: &Hello, (node, at): (u32, SocketAddr), nodes: &[NodeInfo]) -> Found {
     let address = at.ip();
     let mut found = Found {
         address,
         daemon: None,
+        secured: false,
         silence: String::new(),
         conflict: None,
     };
-    let client = NodeClient::connect(at, PATIENCE);
-    match client.and_then(|client| client.hello(own)) {
-        Ok(reply) => {
+    let client = NodeClient::connect(sisci, (node, at), PATIENCE);
+    let is_secured = |client: &NodeClient| client.attested().is_some();
+    match client.and_then(|client| Ok((client.hello(own)?, is_secured(&client)))) {
+        Ok((reply, secured)) => {
+            found.secured = secured;
             let mut verdict = judge(own, &reply.hello, address, nodes);
             if verdict == Verdict::Agreed && !reply.hello.nodes.contains(&node) {
                 verdict = Verdict::OtherNode;
@@ -124,6 +132,7 @@ fn look(own: &Hello, node: u32, at: SocketAddr, nodes: &[NodeInfo]) -> Found {
                  protocol, this program version {VERSION}"
             ));
         }
+        Err(Error::Unsecured(why)) => found.conflict = Some(why.to_string()),
         Err(error) => found.silence = silence(&error),
     }
     found
@@ -225,10 +234,11 @@ fn as_table(own: &Hello, nodes: &[Node]) -> String {
                 "" => String::new(),
                 why => format!(" ({why})"),
             };
+            let secured = if found.secured { " (secured)" } else { "" };
+            let address = format!("{}{secured}{reason}", found.address);
             let _ = writeln!(
                 out,
-                "{id:>5} {name:<16} {state:<16} {release:<8} {cluster:<16} {source:<18} {}{reason}",
-                found.address
+                "{id:>5} {name:<16} {state:<16} {release:<8} {cluster:<16} {source:<18} {address}"
             );
             if let Some(conflict) = &found.conflict {
                 let _ = writeln!(out, "      CONFLICT: {}", printable(conflict));
@@ -258,6 +268,7 @@ fn node_json(node: &Node) -> Value {
             "release": daemon.map(|daemon| daemon.release.clone()),
             "cluster": daemon.map(|daemon| daemon.cluster.clone()),
             "nodes": daemon.map(|daemon| daemon.nodes.clone()),
+            "secured": found.secured,
             "reason": found.silence,
             "conflict": found.conflict,
         })
@@ -288,6 +299,7 @@ mod tests {
         Found {
             address: IpAddr::from([10, 0, 0, last]),
             daemon: (host != 0).then_some(daemon),
+            secured: host == 3,
             silence: if host == 0 {
                 "silent".into()
             } else {
@@ -321,6 +333,7 @@ mod tests {
             lines[2].contains("8 left             reachable        0.1?     alpha"),
             "{table}"
         );
+        assert!(lines[2].ends_with(" 10.0.0.1 (secured)"), "{table}");
         assert!(
             lines[3].ends_with(" directory, suspect 10.0.0.2 (silent)"),
             "{table}"

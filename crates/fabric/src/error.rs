@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::remoting::Malformed;
+use crate::unsecured::Unsecured;
 
 /// Result of a fabric call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -86,6 +87,9 @@ pub enum Error {
         /// Of a page.
         bytes: usize,
     },
+    /// There is no secured session with a node daemon, or a plain one is refused.
+    #[error("no connection to a node daemon: {0}")]
+    Unsecured(Unsecured),
     /// The operating system refused.
     #[error("{what}: {errno}")]
     System {
@@ -119,6 +123,7 @@ impl Error {
             Error::UnknownNode { .. } => Errno::INVAL,
             Error::Forked => Errno::PERM,
             Error::PageSize { .. } => Errno::OPNOTSUPP,
+            Error::Unsecured(why) => why.errno(),
         };
         errno.raw_os_error()
     }

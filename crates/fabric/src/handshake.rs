@@ -3,7 +3,8 @@
 //! Each end of a connection to a node daemon says who it is ([`Hello`]) and judges what the other
 //! says ([`judge`]). Then, where both have a key of the tenant, the process proves it, and the
 //! daemon too. What is proved is that somebody of the tenant is at the other end of this TCP
-//! connection. It does not encrypt what follows.
+//! connection. It does not encrypt what follows. In a secured session ([`crate::sealing`]) the two
+//! brokers have proved that, and which nodes the ends are.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -244,6 +245,13 @@ pub fn introduce(
     }
     if reply.verdict != Verdict::Agreed {
         return refused(reply.verdict, client.local(), theirs, &own);
+    }
+    if let Some(attested) = client.attested() {
+        // The two brokers have proved that to each other already.
+        return match theirs.nodes.first() == Some(&attested) {
+            true => Ok(()),
+            false => refused(Verdict::OtherNode, daemon, &own, theirs),
+        };
     }
     if !own.keyed || !theirs.keyed {
         return match nodes.iter().any(|info| info.node == node && info.trusted) {

@@ -1,5 +1,7 @@
 //! A client of another host's node daemon: typed calls over TCP, or by a relay, and its events.
 
+mod secured;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +17,7 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::relay::{DataPipe, Relayed};
 use crate::remoting::{BODY_MAX, Call, Malformed, Method, decode_body};
-use crate::secure;
+use crate::sealing::Unsecured;
 use crate::services::handshake::{Hello, HelloReply, Proof};
 use crate::services::node::{
     DataRequest, IdentifyRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply,
@@ -26,8 +28,10 @@ use crate::services::sisci::{
     ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteEvent,
     RestoreConnectionRequest, RestoreInterruptConnectionRequest, TakeCellRequest,
 };
-use crate::sisci::Event;
+use crate::sisci::{Event, Sisci};
 use crate::stream::Stream;
+
+pub use secured::keys_of;
 
 /// Setting: how long a process tries to come back to a daemon, in milliseconds, [`RECONNECT`] at
 /// most.
@@ -60,6 +64,8 @@ pub struct NodeClient {
     peer: SocketAddr,
     /// The way there, if it is not TCP.
     relay: Option<Arc<Relayed>>,
+    /// The daemon's node by its broker's word, if the session is secured.
+    attested: Option<u32>,
 }
 
 /// How long this process tries to come back to a daemon whose connection has broken.
@@ -84,18 +90,18 @@ pub fn prepare(socket: &OwnedFd) -> std::result::Result<(), Errno> {
 }
 
 impl NodeClient {
-    /// Connects to a daemon, for `patience` at most.
+    /// Connects to the daemon of a node, for `patience` at most. Where the wire to the host is to
+    /// be secured, the session is: `sisci` has its broker see to that, which takes 2 s at most.
     ///
     /// # Errors
-    /// [`Error::System`]: `ENETUNREACH` without a route, `ECONNREFUSED`, `ETIMEDOUT`; `EOPNOTSUPP`
-    /// where the wire to the host is to be secured, since nothing encrypts this connection.
-    pub fn connect(address: SocketAddr, patience: Duration) -> Result<NodeClient> {
-        if secure::is_required(address.ip())? {
-            return Err(Error::System {
-                what: "connect to a node daemon, which is not secured in this version",
-                errno: Errno::OPNOTSUPP,
-            });
-        }
+    /// [`Error::System`]: `ENETUNREACH` without a route, `ECONNREFUSED`, `ETIMEDOUT`.
+    /// [`Error::Unsecured`]; what keeps the broker from being asked.
+    pub fn connect(
+        sisci: &Sisci,
+        (node, address): (u32, SocketAddr),
+        patience: Duration,
+    ) -> Result<NodeClient> {
+        let is_secured = secured::must_be(sisci, address)?;
         let failed = |error: std::io::Error| Error::System {
             what: CONNECTING,
             errno: Errno::from_io_error(&error).unwrap_or(Errno::TIMEDOUT),
@@ -104,8 +110,19 @@ impl NodeClient {
         let local = stream.local_addr().map_err(failed)?;
         let socket = OwnedFd::from(stream);
         prepare(&socket).map_err(Error::system("prepare a TCP connection"))?;
-        let channel = Channel::Stream(Stream::new(socket));
-        NodeClient::over(channel, (local, address), None)
+        let stream = Stream::new(socket);
+        let ends = (local, address);
+        let attested = match is_secured {
+            true => Some(secured::begin(sisci, node, &stream, ends)?),
+            false => None,
+        };
+        let client = NodeClient::over(Channel::Stream(stream), ends, None)?;
+        Ok(NodeClient { attested, ..client })
+    }
+
+    /// The daemon's node by its broker's word, if the session is secured.
+    pub fn attested(&self) -> Option<u32> {
+        self.attested
     }
 
     fn over(
@@ -121,17 +138,19 @@ impl NodeClient {
             local,
             peer,
             relay,
+            attested: None,
         })
     }
 
     /// Connects to the daemon of a node by that of this host, which says there who this is: a
-    /// process of `own`. `None` if no daemon here takes such processes. With a text, the two
-    /// daemons do not agree, for that reason.
+    /// process of `sisci`'s node. `None` if no daemon here takes such processes. With a text, the
+    /// two daemons do not agree, for that reason.
     ///
     /// # Errors
-    /// [`Error::System`] as [`NodeClient::connect`].
-    pub fn by_relay(own: u32, node: u32) -> Result<Option<(NodeClient, Option<String>)>> {
-        let Some(relay) = Relayed::open(own)? else {
+    /// As [`NodeClient::connect`]. [`Error::Unsecured`] where this process's user wants a secured
+    /// wire, and the broker's configuration does not: the daemon secures what that says.
+    pub fn by_relay(sisci: &Sisci, node: u32) -> Result<Option<(NodeClient, Option<String>)>> {
+        let Some(relay) = Relayed::open(sisci.node())? else {
             return Ok(None);
         };
         let nowhere: SocketAddr = (Ipv4Addr::UNSPECIFIED, 0).into();
@@ -147,6 +166,12 @@ impl NodeClient {
             error => error,
         })?;
         client.peer.set_ip(Ipv6Addr::from(daemon).to_canonical());
+        if crate::secure::wanted() != Some(false)
+            && !sisci.is_wire_secured_by_broker(client.peer())?
+        {
+            client.close();
+            return Err(Error::Unsecured(Unsecured::Relay));
+        }
         Ok(Some((client, refusal)))
     }
 
@@ -248,7 +273,7 @@ impl NodeClient {
 
     fn call<T>(&self, call: impl FnOnce(&mut NodeStub<'_, Control>) -> Result<T>) -> Result<T> {
         let mut control = self.lock();
-        let outcome = call(&mut NodeStub(&mut control));
+        let outcome = call(&mut NodeStub(&mut control)).map_err(secured::understand);
         if control.has_events() || control.is_gone() {
             // Fails only if the counter is full, and then it is readable already.
             let _ = causeway_owned::signal(self.left.as_fd());

@@ -1,7 +1,7 @@
 //! Secured connections between hosts, as a program asks its broker for them.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::limits::ATTACH_ATTEMPTS;
 use crate::runtime::Address;
 use crate::services::BrokerStub;
+use crate::services::channel::ChannelEnd;
 use crate::services::secure::{
     AGREED, AnswerRequest, AssociationRequest, BeginRequest, FinishRequest, GroupReply,
     GroupRequest, HandshakeReply, Sealed, WireQuery, WireReply,
@@ -58,32 +59,20 @@ pub fn wanted() -> Option<bool> {
     }
 }
 
-/// Whether the wire to a host must be secured, as this process's broker and environment have it.
-///
-/// # Errors
-/// What keeps the broker from being asked.
-pub fn is_required(host: IpAddr) -> Result<bool> {
-    let query = WireQuery {
-        remote_gid: Some(gid_of(host)),
-        any_peer: false,
-        // What is unintelligible is refused where the device is opened.
-        wanted: wanted().unwrap_or(true),
-    };
-    match Broker::from_env().is_wire_secured(&query) {
-        // It must be, and cannot.
-        Err(Error::Refused {
-            errno: Errno::NOKEY,
-            ..
-        }) => Ok(true),
-        outcome => outcome,
-    }
-}
-
 /// The GID that stands for an address.
 pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// An end of a TCP connection, of a node, as brokers have it.
+pub fn channel_end(node: u32, at: SocketAddr) -> ChannelEnd {
+    ChannelEnd {
+        node,
+        address: gid_of(at.ip().to_canonical()),
+        port: at.port(),
     }
 }
 
@@ -247,7 +236,7 @@ impl Broker {
 }
 
 /// What an answer about the wire means. A broker that does not know the question secures nothing.
-fn judge(query: &WireQuery, reply: Result<(WireReply, Vec<OwnedFd>)>) -> Result<bool> {
+pub(crate) fn judge(query: &WireQuery, reply: Result<(WireReply, Vec<OwnedFd>)>) -> Result<bool> {
     match reply {
         Ok((reply, _)) => Ok(reply.secured),
         Err(Error::Refused {

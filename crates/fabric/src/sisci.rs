@@ -3,6 +3,7 @@
 //! [`Sisci`] keeps duplicates of the descriptors of local segments, so that the next broker can be
 //! shown them; what is mapped, and cells, go on working while there is no broker.
 
+mod channels;
 mod directory;
 mod interrupts;
 mod registry;

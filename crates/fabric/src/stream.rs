@@ -3,15 +3,19 @@
 //! Each message comes after its length in four bytes, little-endian. No descriptor can travel so,
 //! and a message that announces one is malformed. What is not a message ends the stream, since
 //! nothing says where the next one begins.
+//!
+//! Where the session is secured ([`crate::sealing`]), frames come first, and then each message is
+//! in a record.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::limits::MESSAGE_MAX;
 use crate::remoting::{HEADER_BYTES, Malformed, Received, assemble};
+use crate::sealing::{Frame, Keys, MAGIC, Opening, Sealing};
 
 /// Bytes of the length before each message.
 const PREFIX: usize = 4;
@@ -22,8 +26,38 @@ const PORTION: usize = 4096;
 #[derive(Debug)]
 pub struct Stream {
     socket: OwnedFd,
-    outgoing: Mutex<Vec<u8>>,
-    incoming: Mutex<Vec<u8>>,
+    outgoing: Mutex<Outgoing>,
+    incoming: Mutex<Incoming>,
+}
+
+#[derive(Debug, Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    /// Once the session is secured.
+    sealing: Option<Sealing>,
+}
+
+#[derive(Debug, Default)]
+struct Incoming {
+    bytes: Vec<u8>,
+    opening: Option<Opening>,
+}
+
+/// What a connection begins with.
+#[derive(Debug)]
+pub enum First {
+    /// A message of the handshake that secures it.
+    Frame(Frame),
+    /// Something else, which [`Stream::receive`] takes.
+    Plain,
+    /// What begins as such a message, or as another, and can be neither.
+    Malformed(Malformed),
+    /// The other side has closed it.
+    Closed,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Stream {
@@ -36,20 +70,53 @@ impl Stream {
         }
     }
 
+    /// Seals what is sent from now on, and takes nothing else than what the peer has sealed. Keys
+    /// change after so many records, and sooner than a cipher's limit without a number.
+    pub fn secure(&self, keys: Keys, phase_records: Option<u64>) {
+        let (sealing, opening) = keys.split(phase_records);
+        locked(&self.outgoing).sealing = Some(sealing);
+        locked(&self.incoming).opening = Some(opening);
+    }
+
     /// Sends one encoded message without blocking. Its end may stay here; it goes with the next
     /// send or receive.
     ///
     /// # Errors
-    /// `EAGAIN` if the end of an earlier one is still here, `EPIPE` if the peer is gone.
+    /// `EAGAIN` if the end of an earlier one is still here, `EPIPE` if the peer is gone, or the
+    /// session is secured and is another process's.
     pub fn send(&self, message: &[u8]) -> Result<(), Errno> {
-        let mut outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.flush_into_socket(&mut outgoing)?;
-        if !outgoing.is_empty() {
-            return Err(Errno::AGAIN);
+        let mut outgoing = self.room_for_one()?;
+        match &mut outgoing.sealing {
+            Some(sealing) => {
+                let record = sealing.seal(message).ok_or(Errno::PIPE)?;
+                outgoing.bytes.extend_from_slice(&record);
+            }
+            None => {
+                let length = (message.len() as u32).to_le_bytes();
+                outgoing.bytes.extend_from_slice(&length);
+                outgoing.bytes.extend_from_slice(message);
+            }
         }
-        outgoing.extend_from_slice(&(message.len() as u32).to_le_bytes());
-        outgoing.extend_from_slice(message);
-        self.flush_into_socket(&mut outgoing)
+        self.flush_into_socket(&mut outgoing.bytes)
+    }
+
+    /// Sends a message of the handshake, as [`Stream::send`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_frame(&self, frame: &Frame) -> Result<(), Errno> {
+        let mut outgoing = self.room_for_one()?;
+        outgoing.bytes.extend_from_slice(&frame.encode());
+        self.flush_into_socket(&mut outgoing.bytes)
+    }
+
+    fn room_for_one(&self) -> Result<MutexGuard<'_, Outgoing>, Errno> {
+        let mut outgoing = locked(&self.outgoing);
+        self.flush_into_socket(&mut outgoing.bytes)?;
+        match outgoing.bytes.is_empty() {
+            true => Ok(outgoing),
+            false => Err(Errno::AGAIN),
+        }
     }
 
     fn flush_into_socket(&self, outgoing: &mut Vec<u8>) -> Result<(), Errno> {
@@ -67,8 +134,7 @@ impl Stream {
 
     /// Whether the end of a message is still to go.
     pub fn has_outgoing(&self) -> bool {
-        let outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-        !outgoing.is_empty()
+        !locked(&self.outgoing).bytes.is_empty()
     }
 
     /// Receives one message without blocking.
@@ -77,20 +143,65 @@ impl Stream {
     /// `EAGAIN` if none has come whole. Others: the connection was broken, by the peer or by the
     /// network, and not closed.
     pub fn receive(&self) -> Result<Received, Errno> {
-        let mut outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         // One that is gone shows below.
-        let _ = self.flush_into_socket(&mut outgoing);
-        drop(outgoing);
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.flush_into_socket(&mut locked(&self.outgoing).bytes);
+        let mut incoming = locked(&self.incoming);
         loop {
-            if let Some(received) = take_message(&mut incoming) {
+            if let Some(received) = incoming.take() {
                 return Ok(received);
             }
-            let mut portion = [0; PORTION];
-            let wanted = &mut portion[..room(&incoming)];
-            match recv(&self.socket, wanted, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Ok(Received::Closed),
-                Ok((came, _)) => incoming.extend_from_slice(&portion[..came]),
+            let whole = incoming.whole();
+            if !self.take_up_to(&mut incoming.bytes, whole)? {
+                return Ok(Received::Closed);
+            }
+        }
+    }
+
+    /// Receives what a connection begins with, without blocking.
+    ///
+    /// # Errors
+    /// As [`Stream::receive`].
+    pub fn receive_first(&self) -> Result<First, Errno> {
+        let _ = self.flush_into_socket(&mut locked(&self.outgoing).bytes);
+        let mut incoming = locked(&self.incoming);
+        loop {
+            let bytes = &mut incoming.bytes;
+            let whole = match bytes.first_chunk() {
+                None => PREFIX,
+                // Who waits for more of what cannot be a message would wait for nothing.
+                Some(first) if *first != MAGIC => {
+                    return Ok(match take_message(bytes) {
+                        Some(Received::Malformed(why)) => First::Malformed(why),
+                        _ => First::Plain,
+                    });
+                }
+                Some(_) => match Frame::take(bytes) {
+                    Err(why) => return Ok(First::Malformed(why)),
+                    Ok(Some(frame)) => {
+                        bytes.clear();
+                        return Ok(First::Frame(frame));
+                    }
+                    Ok(None) => Frame::whole(bytes),
+                },
+            };
+            if !self.take_up_to(bytes, whole)? {
+                return Ok(First::Closed);
+            }
+        }
+    }
+
+    /// Takes bytes from the socket, until there are as many as `whole` at most: so what has come is
+    /// never more than one message. False at the stream's end.
+    fn take_up_to(&self, bytes: &mut Vec<u8>, whole: usize) -> Result<bool, Errno> {
+        let mut portion = [0; PORTION];
+        let room = whole.saturating_sub(bytes.len()).min(PORTION);
+        loop {
+            match recv(&self.socket, &mut portion[..room], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Ok(false),
+                Ok((came, _)) => {
+                    bytes.extend_from_slice(&portion[..came]);
+                    return Ok(true);
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
@@ -98,14 +209,28 @@ impl Stream {
     }
 }
 
-/// How many bytes may be taken from the socket: those of the next message's length, then its own.
-/// So what has come is never more than one message.
-fn room(incoming: &[u8]) -> usize {
-    let whole = match incoming.first_chunk() {
-        None => PREFIX,
-        Some(length) => PREFIX + u32::from_le_bytes(*length) as usize,
-    };
-    (whole - incoming.len()).min(PORTION)
+impl Incoming {
+    fn take(&mut self) -> Option<Received> {
+        let Some(opening) = &mut self.opening else {
+            return take_message(&mut self.bytes);
+        };
+        match opening.take(&mut self.bytes) {
+            Ok(text) => text.map(|text| assemble(&text, Vec::new())),
+            Err(why) => Some(Received::Malformed(why)),
+        }
+    }
+
+    /// How many bytes the next message has, with what says so; no more than that while it is not
+    /// known.
+    fn whole(&self) -> usize {
+        if self.opening.is_some() {
+            return Opening::whole(&self.bytes);
+        }
+        match self.bytes.first_chunk() {
+            None => PREFIX,
+            Some(length) => PREFIX + u32::from_le_bytes(*length) as usize,
+        }
+    }
 }
 
 /// The message that has come, if it has whole, or as soon as its length cannot be one.
@@ -200,6 +325,29 @@ mod tests {
             let received = ours.receive();
             assert!(matches!(received, Ok(Received::Malformed(_))), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn a_connection_begins_with_a_frame_or_a_message_or_with_neither() {
+        let frame = Frame::Begin(vec![1; 50]);
+        let (ours, theirs) = pair();
+        let bytes = frame.encode();
+        write(&theirs, &bytes[..20]);
+        assert!(matches!(ours.receive_first(), Err(Errno::AGAIN)));
+        write(&theirs, &bytes[20..]);
+        assert!(matches!(ours.receive_first(), Ok(First::Frame(came)) if came == frame));
+        let (ours, theirs) = pair();
+        write(&theirs, &framed(&message(b"body", 0)));
+        assert!(matches!(ours.receive_first(), Ok(First::Plain)));
+        assert!(matches!(ours.receive(), Ok(Received::Message(..))));
+        for rubbish in [&(1u32 << 30).to_le_bytes()[..], b"CwSe\x09\0\0\0"] {
+            let (ours, theirs) = pair();
+            write(&theirs, rubbish);
+            assert!(matches!(ours.receive_first(), Ok(First::Malformed(_))));
+        }
+        let (ours, theirs) = pair();
+        drop(theirs);
+        assert!(matches!(ours.receive_first(), Ok(First::Closed)));
     }
 
     #[test]

@@ -28,11 +28,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::admission::Place;
+use crate::end::End;
 use crate::handshake::Handshake;
 use crate::limits::{EVENTS_MAX, PRESENT_PATIENCE, RESET_PATIENCE};
 use crate::link::Link;
 use crate::presented::{Interrupt, Presented, errno_of};
 use crate::processes::Connected;
+use crate::secured;
 use crate::shared::Shared;
 
 /// This end's address and the peer's.
@@ -52,19 +54,6 @@ struct Client<'a> {
     process: Option<Connected<'a>>,
 }
 
-/// What made a connection end.
-enum End {
-    Left,
-    /// The connection was broken: the process may come back.
-    Lost(Errno),
-    /// It has come back by another connection.
-    Followed,
-    Rubbish(Malformed),
-    Silent,
-    Slow,
-    Broken(String),
-}
-
 /// Serves a connection to its end. `at` are this end and the peer's; the place is its own.
 pub fn serve(shared: &Arc<Shared>, stream: &Stream, at: (SocketAddr, SocketAddr), place: Place) {
     let mut client = Client {
@@ -78,7 +67,7 @@ pub fn serve(shared: &Arc<Shared>, stream: &Stream, at: (SocketAddr, SocketAddr)
         process: None,
     };
     let peer = client.ends.1;
-    let mut end = client.run(stream);
+    let mut end = client.begin_and_run(stream, at);
     if matches!(end, End::Lost(Errno::CONNRESET)) {
         let process = client.process.as_ref();
         let followed = process.is_some_and(|process| process.await_follower(RESET_PATIENCE));
@@ -101,6 +90,7 @@ pub fn serve(shared: &Arc<Shared>, stream: &Stream, at: (SocketAddr, SocketAddr)
         End::Lost(why) => tracing::warn!(%peer, %why, "out of reach"),
         End::Followed => tracing::info!(%peer, "has come back by another connection"),
         End::Silent => tracing::warn!(%peer, "closed: it did not say who it is"),
+        End::Unsecured(why) => tracing::warn!(%peer, why, "refused: no secured session"),
         End::Slow => tracing::warn!(%peer, "closed: it does not read"),
         End::Broken(why) => tracing::warn!(%peer, why, "closed"),
         End::Rubbish(why) => {
@@ -120,8 +110,18 @@ pub fn serve(shared: &Arc<Shared>, stream: &Stream, at: (SocketAddr, SocketAddr)
 }
 
 impl Client<'_> {
-    fn run(&mut self, stream: &Stream) -> End {
+    fn begin_and_run(&mut self, stream: &Stream, at: (SocketAddr, SocketAddr)) -> End {
         let until = Instant::now() + PRESENT_PATIENCE;
+        match secured::begin(self.shared, stream, at, until) {
+            Ok(attested) => {
+                self.handshake.attest(attested);
+                self.run(stream, until)
+            }
+            Err(end) => end,
+        }
+    }
+
+    fn run(&mut self, stream: &Stream, until: Instant) -> End {
         let mut events = VecDeque::new();
         loop {
             if let Err(end) = self.wait(stream, until) {

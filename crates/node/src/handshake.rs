@@ -18,6 +18,8 @@ pub struct Handshake {
     said: Option<Said>,
     /// A proof was wrong: there is no second try.
     failed: bool,
+    /// The peer's node by its broker's word, if the session is secured: that is a proof.
+    attested: Option<u32>,
 }
 
 /// What both ends have said.
@@ -49,7 +51,13 @@ impl Handshake {
             at,
             said: None,
             failed: false,
+            attested: None,
         }
+    }
+
+    /// The peer's broker has said in a secured session which node the peer is part of.
+    pub fn attest(&mut self, node: Option<u32>) {
+        self.attested = node;
     }
 
     /// Whether the connection must end: its proof was wrong.
@@ -102,7 +110,7 @@ impl Handshake {
             return verdict;
         }
         let node = theirs.nodes.first().copied().unwrap_or(0);
-        if !can_believe(own, theirs, nodes) {
+        if self.attested.is_none() && !can_believe(own, theirs, nodes) {
             Verdict::Unproved
         } else if shared.places.has_other_host(node, theirs.host) {
             Verdict::TwoHosts
@@ -180,6 +188,11 @@ impl Handshake {
         }
         if said.theirs.nodes != [node] {
             return refuse("it said that it is another node");
+        }
+        match self.attested {
+            Some(attested) if attested == node => return Ok(said.theirs.host),
+            Some(_) => return refuse("its broker says that it is another node"),
+            None => {}
         }
         let nodes = shared.own.nodes().map_err(|why| errno_of(&why))?;
         if !said.proved && !is_trusted(&said.theirs, &nodes) {

@@ -15,6 +15,7 @@ pub mod admission;
 pub mod client;
 #[cfg(feature = "etcd")]
 pub mod directory;
+mod end;
 mod handshake;
 pub mod limits;
 mod link;
@@ -27,5 +28,6 @@ mod presented;
 mod probe;
 mod processes;
 mod relay;
+mod secured;
 pub mod server;
 pub mod shared;

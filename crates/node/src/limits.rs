@@ -66,5 +66,7 @@ pub const ID_ATTEMPTS_MAX: usize = 256;
 /// [`causeway_fabric::services::relay::SEGMENT_BYTES_MAX`] of memory for transfers at most, and
 /// [`causeway_fabric::services::relay::PIECES_MAX`] under way.
 pub const RELAYED_MAX: usize = 128;
+/// How often the relay asks for its number while the broker keeps that for another daemon.
+pub const RELAY_NUMBER_INTERVAL: Duration = Duration::from_millis(500);
 /// How long one address of a node has for a connection that is made for a process.
 pub const CONNECT_PATIENCE: Duration = Duration::from_millis(500);

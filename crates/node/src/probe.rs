@@ -47,7 +47,7 @@ fn all(shared: &Shared) -> causeway_fabric::Result<()> {
 
 fn one(shared: &Shared, node: u32, at: SocketAddr, nodes: &[NodeInfo]) {
     let address = at.ip();
-    match ask(shared, at) {
+    match ask(shared, (node, at)) {
         Ok((own, theirs, said)) => {
             let mut verdict = judge(&own, &theirs, address, nodes);
             if verdict == Verdict::Agreed && !theirs.nodes.contains(&node) {
@@ -74,13 +74,16 @@ fn one(shared: &Shared, node: u32, at: SocketAddr, nodes: &[NodeInfo]) {
             );
         }
         Err(why @ Error::Version { .. }) => tracing::debug!(%address, node, %why, "as before"),
+        Err(Error::Unsecured(why)) if shared.is_news(address, Opinion::Unsecured(why)) => {
+            tracing::warn!(%address, node, %why, "no secured session with the daemon there");
+        }
         Err(why) => tracing::debug!(%address, node, %why, "no daemon answers"),
     }
 }
 
 /// Connects for one question: what this daemon said, what the other says of itself and of this one.
-fn ask(shared: &Shared, to: SocketAddr) -> causeway_fabric::Result<(Hello, Hello, Verdict)> {
-    let client = NodeClient::connect(to, PROBE_PATIENCE)?;
+fn ask(shared: &Shared, to: (u32, SocketAddr)) -> causeway_fabric::Result<(Hello, Hello, Verdict)> {
+    let client = NodeClient::connect(&shared.own, to, PROBE_PATIENCE)?;
     // A nonce of this connection's own.
     let (own, _) = own_hello(shared)?;
     let reply = client.hello(&own)?;

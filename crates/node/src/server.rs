@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use causeway_fabric::{Reserve, Stream, node, secure};
+use causeway_fabric::{Reserve, Stream, node};
 use rustix::io::Errno;
 
 use crate::admission::Places;
@@ -130,17 +130,6 @@ const ENDED: [Errno; 10] = [
 ];
 
 fn begin(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
-    match secure::is_required(peer.ip().to_canonical()) {
-        Ok(false) => {}
-        Ok(true) => {
-            tracing::warn!(%peer, "refused: a secured wire is required, and this is none");
-            return;
-        }
-        Err(error) => {
-            tracing::warn!(%peer, %error, "refused: the broker does not say if it may be plain");
-            return;
-        }
-    }
     let local = stream.local_addr();
     let socket = OwnedFd::from(stream);
     let (Ok(local), Ok(())) = (local, node::prepare(&socket)) else {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use causeway_device::Context;
 use causeway_fabric::Address;
+use causeway_fabric::sealing::Unsecured;
 use causeway_fabric::services::handshake::Verdict;
 use causeway_fabric::sisci::Sisci;
 use thiserror::Error;
@@ -62,6 +63,8 @@ pub enum Opinion {
     Judged(Verdict),
     /// It speaks this version of the protocol, which is another one.
     Version(u16),
+    /// There is no secured session with it, or it refuses a plain one.
+    Unsecured(Unsecured),
 }
 
 impl Shared {

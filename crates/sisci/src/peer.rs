@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use causeway_device::Context;
 use causeway_fabric::handshake::{Refusal, introduce};
 use causeway_fabric::node::{NodeClient, reconnect_patience};
+use causeway_fabric::sealing::Unsecured;
 use causeway_fabric::services::node::TRIGGER_BYTES;
 use causeway_fabric::services::sisci::{CellChange, RemoteChange};
 use causeway_fabric::sisci::{Event, Sisci};
@@ -34,6 +35,11 @@ use crate::reach::{
 const PAUSE: Duration = Duration::from_millis(20);
 /// Name of a connection's thread.
 const THREAD: &str = "causeway-node";
+
+/// Whether there may be a secured session later.
+fn is_passing(why: Unsecured) -> bool {
+    matches!(why, Unsecured::Silent | Unsecured::Rubbish)
+}
 
 /// What has happened to something of another host.
 #[derive(Clone, Copy, Debug)]
@@ -150,8 +156,8 @@ impl Peers {
             return peer.reached();
         }
         check_daemon(sisci)?;
-        let client = match reach(wanted) {
-            Err(Error::NO_LINK_ACCESS) => reach_by_relay(sisci.node(), node)?,
+        let client = match reach(sisci, wanted) {
+            Err(Error::NO_LINK_ACCESS) => reach_by_relay(sisci, node)?,
             outcome => outcome?,
         };
         let client = Arc::new(client);
@@ -423,7 +429,7 @@ impl Peer {
     fn reach_again(&self) -> core::result::Result<Arc<NodeClient>, Presented> {
         let sisci = self.sisci.upgrade().ok_or(Presented::Never)?;
         if self.client().is_relayed() {
-            return match NodeClient::by_relay(sisci.node(), self.node) {
+            return match NodeClient::by_relay(&sisci, self.node) {
                 Ok(Some((client, None))) => Ok(Arc::new(client)),
                 Ok(Some(_)) => Err(Presented::Never),
                 _ => Err(Presented::NotYet),
@@ -435,7 +441,12 @@ impl Peer {
         let known = nodes.iter().find(|info| info.node == self.node);
         let port = known.map_or(before.port(), |info| info.port);
         let address = (before.ip().to_canonical(), port).into();
-        let client = NodeClient::connect(address, PATIENCE).map_err(|_| Presented::NotYet)?;
+        let at = (self.node, address);
+        let client = NodeClient::connect(&sisci, at, PATIENCE).map_err(|error| match error {
+            // A daemon that is being started anew says nothing of that sort.
+            FabricError::Unsecured(why) if !is_passing(why) => Presented::Never,
+            _ => Presented::NotYet,
+        })?;
         if let Err(refusal) = introduce(&client, &sisci, self.node, &nodes) {
             client.abort();
             return Err(match refusal {

@@ -35,26 +35,33 @@ pub(crate) fn check_daemon(sisci: &Sisci) -> Result<()> {
 }
 
 /// Connects to a node's daemon at the first of its addresses that answers.
-pub(crate) fn reach(wanted: &NodeInfo) -> Result<NodeClient> {
+pub(crate) fn reach(sisci: &Sisci, wanted: &NodeInfo) -> Result<NodeClient> {
     let mut outcome = Err(Error::NO_SUCH_NODEID);
     for address in addresses(wanted) {
-        let connected = NodeClient::connect((address, wanted.port).into(), PATIENCE);
-        outcome = connected.map_err(|error| unreachable(&error));
-        if outcome.is_ok() {
-            break;
+        let at = (wanted.node, (address, wanted.port).into());
+        match NodeClient::connect(sisci, at, PATIENCE) {
+            Ok(client) => return Ok(client),
+            Err(FabricError::Unsecured(why)) => {
+                return Err(not_agreed(Refusal::Disagreement(why.to_string()), address));
+            }
+            Err(error) => outcome = Err(unreachable(&error)),
         }
     }
     outcome
 }
 
 /// Connects by the daemon of this host, for a process that has no way of its own.
-pub(crate) fn reach_by_relay(own: u32, node: u32) -> Result<NodeClient> {
-    match NodeClient::by_relay(own, node) {
+pub(crate) fn reach_by_relay(sisci: &Sisci, node: u32) -> Result<NodeClient> {
+    match NodeClient::by_relay(sisci, node) {
         Ok(Some((client, None))) => Ok(client),
         Ok(Some((client, Some(why)))) => Err(not_agreed(Refusal::Disagreement(why), client.peer())),
         Ok(None) => {
-            explain(node, own);
+            explain(node, sisci.node());
             Err(Error::NO_LINK_ACCESS)
+        }
+        Err(FabricError::Unsecured(why)) => {
+            tell(&format!("no connection to node {node}: {why}"));
+            Err(Error::CONNECTION_REFUSED)
         }
         Err(error) => Err(unreachable(&error)),
     }
@@ -117,6 +124,9 @@ pub(crate) fn not_agreed(refusal: Refusal, address: IpAddr) -> Error {
                  this process version {VERSION}"
             ));
             unreachable(&error)
+        }
+        Refusal::Call(FabricError::Unsecured(why)) => {
+            not_agreed(Refusal::Disagreement(why.to_string()), address)
         }
         Refusal::Call(error) => unreachable(&error),
         _ => Error::CONNECTION_REFUSED,

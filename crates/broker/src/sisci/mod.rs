@@ -303,7 +303,7 @@ impl Tables {
     /// Whether what a session would prove of nodes is true: a process is part of one, the node that
     /// it has joined as; a daemon's first is that. Who acts for another host's process proves
     /// nothing.
-    fn is_node_of(&self, session: SessionId, nodes: &[u32], role: Role) -> bool {
+    pub(crate) fn is_node_of(&self, session: SessionId, nodes: &[u32], role: Role) -> bool {
         let Some(own) = self.holdings.get(&session) else {
             return false;
         };

@@ -70,7 +70,7 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 25] = [
+const CHECKS: [fn() -> Vec<Finding>; 26] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
@@ -80,6 +80,7 @@ const CHECKS: [fn() -> Vec<Finding>; 25] = [
     packages::packages,
     software::sisci_node,
     software::node_daemon,
+    software::sisci_wire,
     software::environment,
     kernel::pages,
     kernel::sealed_memory,

@@ -1,11 +1,13 @@
 //! Checks of what is installed: our libraries, the broker, the distribution's RDMA packages.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use causeway_device::PortHolder;
+use causeway_fabric::handshake::other_hosts;
 use causeway_fabric::runtime::MACHINE_SOCKET;
 use causeway_fabric::services::handshake::DaemonState;
 use causeway_fabric::services::node::{NODE_DAEMON, NODE_PORT};
@@ -259,6 +261,39 @@ pub fn node_daemon() -> Vec<Finding> {
             ),
         ),
     }]
+}
+
+/// Whether what goes to other hosts' SISCI nodes is encrypted: where there are such nodes.
+pub fn sisci_wire() -> Vec<Finding> {
+    const TOPIC: &str = "SISCI's wire";
+    let asked = Sisci::open(None).and_then(|sisci| Ok((sisci.nodes()?, sisci)));
+    // The broker's own finding says what to do.
+    let Ok((nodes, sisci)) = asked else {
+        return vec![Finding::warn(TOPIC, "not known: the broker does not say")];
+    };
+    let others = other_hosts(&nodes);
+    let all: BTreeSet<u32> = others.iter().map(|(node, _)| *node).collect();
+    let mut plain = BTreeSet::new();
+    for (node, at) in others {
+        match sisci.is_wire_secured(at.ip()) {
+            Ok(true) => {}
+            Ok(false) => drop(plain.insert(node)),
+            Err(error) => {
+                let text = format!("node {node} at {}: {error}", at.ip());
+                return vec![Finding::fail(TOPIC, text)];
+            }
+        }
+    }
+    if all.is_empty() {
+        let text = "not needed: no SISCI node is another host's";
+        return vec![Finding::ok(TOPIC, text)];
+    }
+    let text = format!(
+        "{} of {} other nodes are reached by a secured wire ([wire] in the configuration)",
+        all.len() - plain.len(),
+        all.len()
+    );
+    vec![Finding::ok(TOPIC, text)]
 }
 
 fn holder_name(holder: &PortHolder) -> String {

@@ -1,6 +1,7 @@
 //! The body of the fuzz target for everything that arrives at a control socket.
 
 use super::{Field, Header, decode_body, encode_body};
+use crate::services::channel;
 use crate::services::directory;
 use crate::services::handshake;
 use crate::services::node;
@@ -125,6 +126,13 @@ fn secure_bodies(bytes: &[u8]) {
     one_body::<secure::Sealed>(bytes);
     one_body::<secure::Offer>(bytes);
     one_body::<secure::Acceptance>(bytes);
+    one_body::<channel::ChannelBegin>(bytes);
+    one_body::<channel::ChannelBegun>(bytes);
+    one_body::<channel::ChannelAnswer>(bytes);
+    one_body::<channel::ChannelFinish>(bytes);
+    one_body::<channel::ChannelReply>(bytes);
+    one_body::<channel::ChannelOffer>(bytes);
+    one_body::<channel::ChannelAcceptance>(bytes);
 }
 
 fn session_bodies(bytes: &[u8]) {

@@ -11,12 +11,14 @@
 //! | 3 | [`sisci`]: nodes, shared segments, interrupts |
 //! | 4 | [`pool`]: pools of blocks, and who may do what with each |
 //! | 5, over a pipe | [`relay`]: what a process without a network asks of its host's node daemon |
+//! | 6 | [`channel`]: secured sessions between node daemons of two hosts |
 //! | 3, over TCP | [`node`]: of the third, what another host may ask for |
 //! | 3, method 43 | [`directory`]: the nodes that a directory names |
 //! | 16 | [`vm`]: virtual machines that may attach |
 //! | 17 | [`limit`]: limits on what processes send |
 
 pub mod broker;
+pub mod channel;
 pub mod directory;
 pub mod handshake;
 pub mod limit;

@@ -15,6 +15,7 @@ mod transfers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use causeway_fabric::Error;
 use causeway_fabric::launch::timespec;
 use causeway_fabric::services::relay::RELAY_NUMBER;
 use causeway_fabric::services::sisci::CellChange;
@@ -22,7 +23,7 @@ use causeway_fabric::sisci::{Cell, Event, Sisci};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::limits::{RELAYED_MAX, SCARCITY};
+use crate::limits::{RELAY_NUMBER_INTERVAL, RELAYED_MAX, SCARCITY};
 use crate::shared::Shared;
 
 /// Name of the thread that takes processes.
@@ -50,21 +51,60 @@ impl Drop for Place {
 /// Begins to take processes, in a thread of its own.
 pub fn begin(shared: &Arc<Shared>) {
     let node = shared.own.node();
-    let made = Sisci::open_as(Some(&shared.broker), Some(node)).and_then(|sisci| {
-        let made = sisci.create_interrupt(Some(RELAY_NUMBER), true, false)?;
-        Ok((sisci, made.interrupt))
-    });
-    let (sisci, interrupt) = match made {
-        Ok(made) => made,
+    let sisci = match Sisci::open_as(Some(&shared.broker), Some(node)) {
+        Ok(sisci) => sisci,
         Err(error) => {
             return tracing::warn!(%error, node, "processes without a network are not carried for");
         }
     };
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name(THREAD.into());
-    let spawned = thread.spawn(move || take_processes(&shared, &sisci, interrupt));
+    let spawned = thread.spawn(move || {
+        if let Some(interrupt) = await_number(&sisci) {
+            take_processes(&shared, &sisci, interrupt);
+        }
+    });
     if let Err(error) = spawned {
         tracing::warn!(%error, "no thread: processes without a network are not carried for");
+    }
+}
+
+/// The interrupt that processes come to, once this daemon has it. A broker that was started anew
+/// keeps the number for the daemon before, which does not come back where that was too; it tells
+/// nobody when it stops that.
+fn await_number(sisci: &Sisci) -> Option<u32> {
+    let mut told = false;
+    loop {
+        let error = match sisci.create_interrupt(Some(RELAY_NUMBER), true, false) {
+            Ok(made) => {
+                tracing::info!("processes without a network are carried for");
+                return Some(made.interrupt);
+            }
+            Err(error) => error,
+        };
+        if !is_passing(&error) {
+            tracing::warn!(%error, "processes without a network are not carried for");
+            return None;
+        }
+        if !told {
+            told = true;
+            tracing::info!(%error, "processes without a network are carried for later");
+        }
+        // A broker's end shows by the call.
+        let _ = poll(&mut [], Some(&timespec(RELAY_NUMBER_INTERVAL)));
+        if matches!(sisci.session().is_attached(), Ok(false)) {
+            // If it fails, the next call says so.
+            drop(sisci.session().reattach());
+        }
+    }
+}
+
+/// Whether the number can be had later: it is another's, or there is no broker at the moment.
+fn is_passing(error: &Error) -> bool {
+    match error {
+        Error::Refused { errno, .. } => *errno == Errno::EXIST,
+        Error::BrokerGone | Error::Timeout => true,
+        _ => false,
     }
 }
 
@@ -123,6 +163,16 @@ fn carry(shared: &Arc<Shared>, cell: Cell, taken: &Arc<AtomicUsize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_that_is_taken_is_waited_for_and_no_other_refusal() {
+        let refused = |errno| Error::Refused {
+            method: "create_interrupt",
+            errno,
+        };
+        assert!(is_passing(&refused(Errno::EXIST)) && is_passing(&Error::BrokerGone));
+        assert!(!is_passing(&refused(Errno::ACCESS)) && !is_passing(&refused(Errno::MFILE)));
+    }
 
     #[test]
     fn places_are_limited_and_given_back() {

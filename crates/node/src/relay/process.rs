@@ -294,21 +294,27 @@ impl Process<'_> {
         }
     }
 
-    /// Connects to a daemon, and says there that this is a process of this node.
+    /// Connects to a daemon, and says there that this is a process of this node. Its address, and
+    /// the connection, or why the two daemons have nothing to do with each other.
     fn reach(&self, info: &NodeInfo, nodes: &[NodeInfo]) -> Result<Reached, Errno> {
         let own = &self.shared.own;
         let mut outcome = Err(Errno::HOSTUNREACH);
         for address in &info.addresses {
             let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
-            match NodeClient::connect((address, info.port).into(), CONNECT_PATIENCE) {
+            let at = (info.node, (address, info.port).into());
+            match NodeClient::connect(own, at, CONNECT_PATIENCE) {
                 Ok(client) => {
                     return match introduce(&client, own, info.node, nodes) {
-                        Ok(()) => Ok((client, None)),
-                        Err(Refusal::Disagreement(why)) => Ok((client, Some(why))),
+                        Ok(()) => Ok((address, Ok(client))),
+                        Err(Refusal::Disagreement(why)) => Ok((address, Err(why))),
+                        Err(Refusal::Call(Error::Unsecured(why))) => {
+                            Ok((address, Err(why.to_string())))
+                        }
                         Err(Refusal::Call(why)) => Err(errno_of(&why)),
                         Err(_) => Err(Errno::ACCESS),
                     };
                 }
+                Err(Error::Unsecured(why)) => return Ok((address, Err(why.to_string()))),
                 Err(why) => outcome = Err(errno_of(&why)),
             }
         }
@@ -316,8 +322,8 @@ impl Process<'_> {
     }
 }
 
-/// A daemon, and why it has nothing to do with this one.
-type Reached = (NodeClient, Option<String>);
+/// See [`Process::reach`].
+type Reached = (IpAddr, Result<NodeClient, String>);
 
 /// Whether a process may call a method of another host's daemon through the relay.
 fn may_forward(method: u16) -> bool {
@@ -338,13 +344,19 @@ impl RelayService for Process<'_> {
         let nodes = self.shared.own.nodes().map_err(|why| errno_of(&why))?;
         let elsewhere = |info: &&NodeInfo| info.node == request.node && !info.here;
         let info = nodes.iter().find(elsewhere).ok_or(Errno::HOSTUNREACH)?;
-        let (client, refusal) = self.reach(info, &nodes)?;
-        let daemon = mapped(client.peer());
-        if refusal.is_none() {
-            let node = request.node;
-            tracing::info!(node, daemon = %client.peer(), "carries for a process");
-            self.remote = Some(client);
-        }
+        let (address, reached) = self.reach(info, &nodes)?;
+        let (daemon, node) = (mapped(address), request.node);
+        let refusal = match reached {
+            Ok(client) => {
+                tracing::info!(node, daemon = %address, "carries for a process");
+                self.remote = Some(client);
+                None
+            }
+            Err(why) => {
+                tracing::warn!(node, daemon = %address, why, "cannot carry for a process");
+                Some(why)
+            }
+        };
         Ok(ConnectReply { daemon, refusal }.into())
     }
 
