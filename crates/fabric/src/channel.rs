@@ -19,7 +19,7 @@ pub enum Channel {
     /// An open file of [`guest::DEVICE`].
     Device(OwnedFd),
     /// A TCP connection, by which no descriptors go.
-    Stream(Stream),
+    Stream(Box<Stream>),
     /// Another way, by which no descriptors go either.
     Other(Arc<dyn Carrier>),
 }
@@ -96,7 +96,7 @@ impl From<Channel> for OwnedFd {
     fn from(channel: Channel) -> OwnedFd {
         match channel {
             Channel::Socket(fd) | Channel::Device(fd) => fd,
-            Channel::Stream(stream) => stream.into(),
+            Channel::Stream(stream) => (*stream).into(),
             // Only sockets are given away: see `launch`.
             Channel::Other(_) => unreachable!("a pipe is no descriptor"),
         }

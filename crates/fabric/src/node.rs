@@ -116,7 +116,7 @@ impl NodeClient {
             true => Some(secured::begin(sisci, node, &stream, ends)?),
             false => None,
         };
-        let client = NodeClient::over(Channel::Stream(stream), ends, None)?;
+        let client = NodeClient::over(Channel::Stream(Box::new(stream)), ends, None)?;
         Ok(NodeClient { attested, ..client })
     }
 
