@@ -41,6 +41,8 @@ struct Stream {
 pub struct MockUlp {
     streams: [Stream; 2],
     rng: Rng,
+    /// Most bytes of a segment, beside what its datagram takes.
+    pub longest: usize,
     /// Chance that the first segment of a request finds no receive.
     pub not_ready: f64,
     /// Chance that an early segment must wait.
@@ -190,6 +192,7 @@ impl MockUlp {
         MockUlp {
             streams: [stream(Space::Request), stream(Space::Response)],
             rng,
+            longest: usize::MAX,
             not_ready: 0.0,
             later: 0.0,
             refuse: None,
@@ -270,7 +273,7 @@ impl Ulp for MockUlp {
             return None;
         }
         // Mostly full segments, as real messages have them.
-        let room = frame.room(Kind::Send)? as usize;
+        let room = (frame.room(Kind::Send)? as usize).min(self.longest);
         let len = if self.rng.chance(0.7) {
             room
         } else {

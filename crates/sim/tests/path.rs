@@ -17,6 +17,8 @@ const PRECISION: usize = 32;
 /// of each.
 const MANY: u64 = 60;
 const LONG: u64 = 100;
+/// Bytes of a short segment, of which some fit a datagram.
+const SHORT: usize = 1000;
 /// Longer than it takes until it is looked whether a path carries more.
 const WHILE: u64 = 25 * SEC;
 /// Grants 34 s, as programs that expect a long silence do.
@@ -130,6 +132,20 @@ fn the_size_follows_the_path_down_and_up() {
         }
         assert_eq!(size(&w), WHOLE, "the whole of it, not nearly");
     }
+}
+
+/// A router that drops without a word drops datagrams in which many short messages go together,
+/// too, and what of them is sent again goes alone, and passes.
+#[test]
+fn short_messages_that_vanish_together_are_noticed() {
+    let mut w = connected(5);
+    w.nodes[0].ulp.longest = SHORT;
+    change(&mut w, 1472);
+    for _ in 0..MANY {
+        (1..LONG).for_each(|_| w.nodes[0].ulp.post(1));
+        send(&mut w, 1);
+    }
+    assert!(size(&w) <= 1472, "{}", state(&w));
 }
 
 #[test]

@@ -307,6 +307,7 @@ impl Connection {
             return self.send_data(space, &meta, len, false, now, out);
         }
         let total = if fill { limit } else { least };
+        self.tx.spaces[space as usize].note_whole(seq, total);
         table.finish(end, out.get_mut(..total)?)?;
         self.send_bundle(space, &meta, now, &mut out[..total])
     }

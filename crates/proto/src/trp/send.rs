@@ -23,8 +23,10 @@ struct Sent {
     at: Instant,
     /// Position in the order of transmission, which a retransmission changes and `seq` does not.
     order: u64,
-    /// Datagram bytes.
+    /// Datagram bytes, without those of segments that joined it.
     size: u32,
+    /// All bytes of its datagram; of a segment that joined one, its own.
+    whole: u32,
     state: State,
     again: bool,
     /// Longer than others, to find out whether such a datagram passes.
@@ -125,7 +127,7 @@ impl SendSpace {
     /// Size of the oldest unacknowledged datagram, or 0.
     #[must_use]
     pub fn oldest_size(&self) -> u32 {
-        self.sent.front().map_or(0, |s| s.size)
+        self.sent.front().map_or(0, |s| s.whole)
     }
 
     /// Records the transmission of the next new segment. `joined`: in the datagram of the one
@@ -139,11 +141,21 @@ impl SendSpace {
             at: now,
             order,
             size,
+            whole: size,
             state: State::InFlight,
             again: false,
             probe: false,
         });
         self.in_flight += u64::from(size);
+    }
+
+    /// The datagram that begins with `seq` has so many bytes, with the segments that joined it.
+    #[inline]
+    pub fn note_whole(&mut self, seq: u64, bytes: usize) {
+        let index = usize::try_from(seq.saturating_sub(self.una)).unwrap_or(usize::MAX);
+        if let Some(s) = self.sent.get_mut(index) {
+            s.whole = u32::try_from(bytes).unwrap_or(u32::MAX);
+        }
     }
 
     /// The segment recorded last goes in a probe.
@@ -218,6 +230,7 @@ impl SendSpace {
             self.again += 1;
         }
         s.size = u32::try_from(size).unwrap_or(u32::MAX);
+        s.whole = s.size;
         self.in_flight += u64::from(s.size);
         (s.state, s.at, s.order, s.again) = (State::InFlight, now, order, true);
         s.probe = false;
@@ -289,7 +302,7 @@ impl SendSpace {
     #[inline]
     fn delivered(&mut self, s: &Sent, now: Instant, least_rtt: Duration, acked: &mut Acked) {
         acked.bytes += u64::from(s.size);
-        acked.largest = acked.largest.max(s.size);
+        acked.largest = acked.largest.max(s.whole);
         // An acknowledgment that comes sooner than the path allows answers an earlier transmission
         // (RFC 8985 section 6.2): it says nothing about the order in which this one arrived.
         if s.again && now.since(s.at) < least_rtt {
@@ -324,7 +337,7 @@ impl SendSpace {
             self.lost_hint = self.lost_hint.min(self.una + i as u64);
             if !s.probe {
                 found.newest = found.newest.max(Some(s.at));
-                found.largest = found.largest.max(s.size);
+                found.largest = found.largest.max(s.whole);
             }
         }
     }
