@@ -182,6 +182,11 @@ impl Handshake {
         });
     }
 
+    /// None of the requests so far has left: nothing is measured from them.
+    pub fn unsent(&mut self) {
+        self.blind = Sent::default();
+    }
+
     /// When the datagram left whose answer has made the peer known, if that is certain: so long ago
     /// is the round trip.
     pub fn sample(&self) -> Option<Instant> {

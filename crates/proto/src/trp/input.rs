@@ -6,6 +6,7 @@ use causeway_wire::versions::is_foreign;
 
 use super::handshake::Refusal;
 use super::receive::Refused;
+use super::rtt::MAX_RTO;
 use super::send::{Acked, Losses, SendSpace};
 use super::{Connection, DropReason, SPACES, State, crc};
 use crate::time::Instant;
@@ -136,7 +137,9 @@ impl Connection {
                 Refusal::Malformed => DropReason::Malformed(causeway_wire::trp::ParseError::Field),
             })?;
         if known {
-            if let Some(sent) = self.handshake.sample() {
+            // One so long ago was no round trip: the peer had no reason to answer before.
+            let sample = self.handshake.sample();
+            if let Some(sent) = sample.filter(|sent| now.since(*sent) <= MAX_RTO) {
                 self.tx.rtt.sample(sent, now);
             }
             self.live.heard(now, false);

@@ -112,9 +112,12 @@ impl Connection {
         self.handshake.transmit(now, &self.config, psn)
     }
 
-    /// Whether a connection request is due. It counts as sent.
+    /// Whether a connection request is due, which can't be sent before there are keys. Its turn has
+    /// passed then.
     pub(super) fn wants_hello(&mut self, now: Instant, ulp: &mut impl Ulp) -> bool {
-        self.next_hello(now, ulp).is_some()
+        let wanted = self.next_hello(now, ulp).is_some();
+        self.handshake.unsent();
+        wanted
     }
 
     /// Without a peer, work that waits keeps the connection requests going.

@@ -125,6 +125,14 @@ fn nothing_leaves_in_the_clear() {
     }
 }
 
+/// A request that was due before there were keys has not left, and does not spoil it.
+#[test]
+fn requests_measure_the_round_trip_on_both_sides() {
+    let sides = connected();
+    let samples = sides.each_ref().map(|side| side.conn.handshake.sample());
+    assert_eq!(samples, [Some(T0); 2]);
+}
+
 #[test]
 fn nothing_in_the_clear_is_taken() {
     let mut sides = connected();
