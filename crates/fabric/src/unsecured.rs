@@ -51,6 +51,13 @@ impl Unsecured {
         all.find(|why| *why as u8 == number)
     }
 
+    /// Whether there may be a secured session later: a daemon or broker that is being started anew,
+    /// or has too many callers, says nothing, or ends the connection.
+    #[must_use]
+    pub fn is_passing(self) -> bool {
+        matches!(self, Unsecured::Silent | Unsecured::Rubbish)
+    }
+
     /// The errno value of a call that fails for it.
     #[must_use]
     pub fn errno(self) -> Errno {

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use causeway_device::Context;
 use causeway_fabric::handshake::{Refusal, introduce};
 use causeway_fabric::node::{NodeClient, reconnect_patience};
-use causeway_fabric::sealing::Unsecured;
 use causeway_fabric::services::node::TRIGGER_BYTES;
 use causeway_fabric::services::sisci::{CellChange, RemoteChange};
 use causeway_fabric::sisci::{Event, Sisci};
@@ -35,11 +34,6 @@ use crate::reach::{
 const PAUSE: Duration = Duration::from_millis(20);
 /// Name of a connection's thread.
 const THREAD: &str = "causeway-node";
-
-/// Whether there may be a secured session later.
-fn is_passing(why: Unsecured) -> bool {
-    matches!(why, Unsecured::Silent | Unsecured::Rubbish)
-}
 
 /// What has happened to something of another host.
 #[derive(Clone, Copy, Debug)]
@@ -444,7 +438,7 @@ impl Peer {
         let at = (self.node, address);
         let client = NodeClient::connect(&sisci, at, PATIENCE).map_err(|error| match error {
             // A daemon that is being started anew says nothing of that sort.
-            FabricError::Unsecured(why) if !is_passing(why) => Presented::Never,
+            FabricError::Unsecured(why) if !why.is_passing() => Presented::Never,
             _ => Presented::NotYet,
         })?;
         if let Err(refusal) = introduce(&client, &sisci, self.node, &nodes) {

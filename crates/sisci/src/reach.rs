@@ -41,6 +41,10 @@ pub(crate) fn reach(sisci: &Sisci, wanted: &NodeInfo) -> Result<NodeClient> {
         let at = (wanted.node, (address, wanted.port).into());
         match NodeClient::connect(sisci, at, PATIENCE) {
             Ok(client) => return Ok(client),
+            Err(FabricError::Unsecured(why)) if why.is_passing() => {
+                tell(&format!("no connection to {address}: {why}"));
+                outcome = Err(Error::NO_REMOTE_LINK_ACCESS);
+            }
             Err(FabricError::Unsecured(why)) => {
                 return Err(not_agreed(Refusal::Disagreement(why.to_string()), address));
             }

@@ -307,14 +307,16 @@ impl Process<'_> {
                     return match introduce(&client, own, info.node, nodes) {
                         Ok(()) => Ok((address, Ok(client))),
                         Err(Refusal::Disagreement(why)) => Ok((address, Err(why))),
-                        Err(Refusal::Call(Error::Unsecured(why))) => {
+                        Err(Refusal::Call(Error::Unsecured(why))) if !why.is_passing() => {
                             Ok((address, Err(why.to_string())))
                         }
                         Err(Refusal::Call(why)) => Err(errno_of(&why)),
                         Err(_) => Err(Errno::ACCESS),
                     };
                 }
-                Err(Error::Unsecured(why)) => return Ok((address, Err(why.to_string()))),
+                Err(Error::Unsecured(why)) if !why.is_passing() => {
+                    return Ok((address, Err(why.to_string())));
+                }
                 Err(why) => outcome = Err(errno_of(&why)),
             }
         }
