@@ -32,7 +32,13 @@ pub fn begin(
     at: Ends,
     until: Instant,
 ) -> Result<Option<u32>, End> {
-    let first = await_first(stream, until)?;
+    let first = match await_first(stream, until)? {
+        First::Malformed(why) => return Err(End::Rubbish(why)),
+        First::Closed => return Err(End::Left),
+        First::Frame(Frame::Begin(message)) => Some(message),
+        First::Frame(_) => return Err(End::Unsecured("it answers what nobody has begun")),
+        First::Plain => None,
+    };
     let host = at.1.ip().to_canonical();
     let required = match shared.own.is_wire_secured(host) {
         Ok(required) => required,
@@ -44,11 +50,9 @@ pub fn begin(
         Err(why) => return Err(End::Broken(why.to_string())),
     };
     match (first, required) {
-        (First::Plain, false) => Ok(None),
-        (First::Frame(Frame::Begin(message)), true) => {
-            answer(shared, stream, at, message).map(Some)
-        }
-        (First::Plain, true) => {
+        (None, false) => Ok(None),
+        (Some(message), true) => answer(shared, stream, at, message).map(Some),
+        (None, true) => {
             let header = Header {
                 kind: Kind::Reply,
                 service: SERVICE,
@@ -63,10 +67,7 @@ pub fn begin(
                 "a secured wire is required, and this session is plain",
             ))
         }
-        (First::Frame(Frame::Begin(_)), false) => Err(refuse(stream, Unsecured::Plain)),
-        (First::Malformed(why), _) => Err(End::Rubbish(why)),
-        (First::Closed, _) => Err(End::Left),
-        (First::Frame(_), _) => Err(End::Unsecured("it answers what nobody has begun")),
+        (Some(_), false) => Err(refuse(stream, Unsecured::Plain)),
     }
 }
 
