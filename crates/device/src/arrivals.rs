@@ -233,6 +233,7 @@ impl State {
         group: IpAddr,
         members: &[u32],
         (arrival, text): (&Arrival<'_>, Option<&[u8]>),
+        counts: bool,
     ) {
         let from = arrival.from;
         let header = text.and_then(|text| Datagram::parse(text).ok());
@@ -240,7 +241,7 @@ impl State {
             header.dst_qpn == QPN_MULTICAST && is_port_of(from.port(), header.src_qpn)
         });
         let (Some(header), Some(text)) = (header, text) else {
-            self.core.stats.add(Counter::Drops, 1);
+            self.core.stats.add(Counter::Drops, u64::from(counts));
             return;
         };
         let sealed = is_group_sealed(arrival.bytes);

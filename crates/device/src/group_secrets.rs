@@ -38,6 +38,13 @@ impl Shared {
                 );
                 Err(Errno(libc::EOPNOTSUPP))
             }
+            Err(error @ Errno(libc::EINVAL)) => {
+                say(
+                    "no multicast: the clocks of this program and its broker differ too much, as \
+                     those of a virtual machine and its host may",
+                );
+                Err(error)
+            }
             Err(error) => Err(error),
         }
     }

@@ -50,8 +50,11 @@ fn run(shared: &Shared, wake: &Owned) {
 fn receive(shared: &Shared) {
     shared.engines.each(|_, state| state.udp.looks += 1);
     let asks = shared.groups.receive(|group, members, arrival, text| {
+        // What is dropped counts once.
+        let mut counts = true;
         shared.engines.each(|_, state| {
-            state.receive_multicast(group, members, (arrival, text));
+            state.receive_multicast(group, members, (arrival, text), counts);
+            counts = false;
         });
     });
     if let Some(qpn) = asks {

@@ -98,7 +98,9 @@ impl Secured {
     /// Whether the secrets of a group in an epoch are known, to it or to the endpoint.
     fn has_secrets(&mut self, group: IpAddr, epoch: u32, time: u32) -> bool {
         let (ask, keyring) = (GroupAsk { group, epoch }, self.senders.keyring());
+        // What waits for an answer leaves in order, when that comes.
         if !keyring.is_ready(&ask)
+            && !keyring.awaits(&ask)
             && let Some(keys) = self.known_secrets.of(&ask)
         {
             keyring.learn(ask, keys, time);

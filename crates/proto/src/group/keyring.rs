@@ -7,7 +7,7 @@ use causeway_wire::group::{KEY_ID_LEN, is_epoch_near};
 use super::{GroupAsk, GroupKey};
 
 /// Groups and epochs that secrets are known of. That used least lately goes for another.
-pub const RINGS_MAX: usize = 128;
+pub const RINGS_MAX: usize = 1024;
 /// Least time between two questions about the same, in seconds: who has none of the cluster's keys
 /// can make a member ask.
 const ASK_SPACING: u32 = 1;
@@ -52,6 +52,12 @@ impl Keyring {
     #[must_use]
     pub fn is_ready(&self, of: &GroupAsk) -> bool {
         self.rings.get(of).is_some_and(|ring| !ring.keys.is_empty())
+    }
+
+    /// Whether the broker owes an answer about it.
+    #[must_use]
+    pub fn awaits(&self, of: &GroupAsk) -> bool {
+        self.rings.get(of).is_some_and(|ring| ring.waits)
     }
 
     /// All secrets of a group in an epoch; `None` if there are none.

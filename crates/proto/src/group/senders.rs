@@ -10,7 +10,7 @@ use super::{Cipher, GroupAsk, GroupKey, Keyring, PHASE_PACKETS, SALT_LEN, epoch_
 
 /// Groups that a queue pair has keys for at a time. That used least lately goes for another; it
 /// gets others when it is used again.
-pub const SEALERS_MAX: usize = 64;
+pub const SEALERS_MAX: usize = 512;
 /// Datagrams that one key seals at least, whatever is asked for: receivers remember some thousand
 /// keys.
 pub const LEAST_PACKETS: u64 = 1024;
