@@ -49,12 +49,14 @@ fn records(script: &[u8]) {
     stream.secure(keys(1, 2), Some(PHASE));
     let (mut sealing, _) = keys(2, 1).split(Some(PHASE));
     let sealed: Vec<Vec<u8>> = (0..RECORDS).map(|n| record(&mut sealing, n)).collect();
-    let (mut said, mut taken, mut honest) = (0, 0, true);
+    let all = sealed.concat();
+    let mut sent = Vec::new();
+    let (mut said, mut taken) = (0, 0);
     for step in script.chunks_exact(3) {
         let [what, which, how] = [step[0], step[1], step[2]].map(usize::from);
-        let (number, mut bytes) = match what % 5 {
-            0 => (said, sealed.get(said).cloned().unwrap_or_default()),
-            _ => (which % RECORDS, sealed[which % RECORDS].clone()),
+        let mut bytes = match what % 5 {
+            0 => sealed.get(said).cloned().unwrap_or_default(),
+            _ => sealed[which % RECORDS].clone(),
         };
         let length = bytes.len().max(1);
         match what % 5 {
@@ -66,8 +68,9 @@ fn records(script: &[u8]) {
         if bytes.is_empty() {
             continue;
         }
-        honest &= what % 5 < 2 && number == said;
-        said += usize::from(honest);
+        sent.extend_from_slice(&bytes);
+        let honest = all.starts_with(&sent);
+        said = whole(&sealed, same(&all, &sent));
         send(&theirs, &bytes, SendFlags::NOSIGNAL).expect("room for all");
         loop {
             match stream.receive() {
@@ -88,6 +91,23 @@ fn records(script: &[u8]) {
         }
         assert!(taken <= said && (taken == said || !honest));
     }
+}
+
+/// How many bytes both begin with.
+fn same(all: &[u8], sent: &[u8]) -> usize {
+    all.iter().zip(sent).take_while(|(a, b)| a == b).count()
+}
+
+/// How many records so many bytes hold.
+fn whole(sealed: &[Vec<u8>], mut bytes: usize) -> usize {
+    let fits = |record: &&Vec<u8>| match bytes.checked_sub(record.len()) {
+        Some(left) => {
+            bytes = left;
+            true
+        }
+        None => false,
+    };
+    sealed.iter().take_while(fits).count()
 }
 
 fn record(sealing: &mut Sealing, number: usize) -> Vec<u8> {
