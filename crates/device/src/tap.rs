@@ -15,6 +15,7 @@ use causeway_proto::reach::Target;
 use causeway_proto::ring::{LAST, Record, kind};
 use causeway_recover::copy;
 use causeway_shm::{SegmentError, TraceRecord, TraceWriter, Way};
+use causeway_wire::group::{GROUP_HEADER_LEN, OPCODE_GROUP};
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 use causeway_wire::secure::{
     MESSAGE_HEADER_LEN, OPCODE_SEALED, SEALED_HEADER_LEN, is_sealed_message,
@@ -412,6 +413,7 @@ fn header_len(bytes: &[u8]) -> usize {
         bundle if is_bundle(bundle) => HEADER_LEN,
         datagram::OPCODE => datagram::HEADER_LEN,
         OPCODE_SEALED => SEALED_HEADER_LEN,
+        OPCODE_GROUP => GROUP_HEADER_LEN,
         _ => bytes.len(),
     }
 }

@@ -170,6 +170,22 @@ fn of_a_datagram_the_headers_are_kept_without_key_and_checksum() {
 }
 
 #[test]
+fn of_what_is_sealed_the_header_alone_is_kept() {
+    for (opcode, header) in [
+        (OPCODE_SEALED, SEALED_HEADER_LEN),
+        (OPCODE_GROUP, GROUP_HEADER_LEN),
+    ] {
+        let datagram = [&[VERSION << 4 | opcode][..], &[9; 300]].concat();
+        for more in [0, 16] {
+            let (tap, mut reader) = tap(false, more);
+            tap.datagram(true, &datagram);
+            let kept = header + more as usize;
+            assert_eq!(recorded(&mut reader)[0].3, datagram[..kept]);
+        }
+    }
+}
+
+#[test]
 fn a_bundle_shows_no_key_of_any_segment() {
     let bundled = Bundled {
         response: false,
