@@ -1,6 +1,6 @@
 //! The trace that the endpoint records for, if there is one.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -11,7 +11,8 @@ use crate::tap::{End, Trace};
 /// pair sends.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// That trace, and the process that was told: a forked child is none of it.
-static OF_PROCESS: Mutex<(u32, Weak<Trace>)> = Mutex::new((0, Weak::new()));
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static OF_PROCESS: Mutex<Weak<Trace>> = Mutex::new(Weak::new());
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -51,7 +52,15 @@ impl Traces {
         let any = trace.is_some();
         if any || ANY.load(Ordering::Acquire) {
             let trace = trace.as_ref().map_or(Weak::new(), Arc::downgrade);
-            *OF_PROCESS.lock() = (std::process::id(), trace);
+            let own = std::process::id();
+            // A thread of the parent's, which the child lacks, may have held it for ever.
+            let slot = match PROCESS.load(Ordering::Acquire) {
+                parent if parent != 0 && parent != own => OF_PROCESS.try_lock(),
+                _ => Some(OF_PROCESS.lock()),
+            };
+            let Some(mut slot) = slot else { return };
+            *slot = trace;
+            PROCESS.store(own, Ordering::Release);
             ANY.store(any, Ordering::Release);
         }
     }
@@ -61,13 +70,11 @@ impl Traces {
 /// if a trace covers it: `own` and `peer` are addresses as IPv6, with UDP ports. Without a trace it
 /// looks at one word. It asks nobody.
 pub fn trace_message(outbound: bool, own: ([u8; 16], u16), peer: ([u8; 16], u16), bytes: &[u8]) {
-    if !ANY.load(Ordering::Acquire) {
+    let told = ANY.load(Ordering::Acquire);
+    if !told || PROCESS.load(Ordering::Acquire) != std::process::id() {
         return;
     }
-    let (pid, trace) = OF_PROCESS.lock().clone();
-    if pid != std::process::id() {
-        return;
-    }
+    let trace = OF_PROCESS.lock().clone();
     let Some(trace) = trace.upgrade() else { return };
     let end = |(address, port)| End {
         address,
