@@ -163,6 +163,7 @@ impl Agent {
     /// The agent of this process, started if there is none. A forked child has one of its own:
     /// its parent's connections are not its.
     pub fn get() -> io::Result<Arc<Agent>> {
+        trace::prepare();
         let mut slot = AGENT.lock();
         match &*slot {
             Some(agent) if agent.pid == std::process::id() => Ok(agent.clone()),
@@ -178,7 +179,6 @@ impl Agent {
     }
 
     fn start() -> io::Result<Agent> {
-        trace::prepare();
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (lifelines, port) = bind_both(&epoll)?;

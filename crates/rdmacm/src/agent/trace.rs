@@ -14,10 +14,12 @@ use crate::ffi;
 /// The function that records; `None` inside where the program's library is not ours.
 static RECORD: OnceLock<Option<TraceMessage>> = OnceLock::new();
 
-/// Looks for the function that records. Called without the agent's mutex, since the dynamic
-/// linker's locks may be another thread's, which initialises a library.
+/// Looks for the function that records. Called without any lock, since the dynamic linker's may be
+/// another thread's, which initialises a library that comes here too: two may look at once.
 pub(super) fn prepare() {
-    RECORD.get_or_init(ffi::trace_message);
+    if RECORD.get().is_none() {
+        let _ = RECORD.set(ffi::trace_message());
+    }
 }
 
 /// This process has sent a datagram from a port of its own, or from the address given.
