@@ -36,7 +36,7 @@ struct Arrivals {
 
 /// Passes of one look at a port: others wait too.
 const RECEIVES_MAX: usize = 16;
-/// Sealed messages of one look that the broker is asked about.
+/// Sealed messages of one look that the broker is asked about, beside those that are expected.
 const OPENED_MAX: usize = 256;
 /// Requests of a listener whose senders' addresses are not proved. Beyond them a request gets a
 /// token and nothing of it is kept.
@@ -122,12 +122,11 @@ fn receive(
                 return;
             }
             // What the broker may be asked about is asked about as often as the load permits.
-            if guard.is_up() || is_sealed_message(datagram) {
-                let names = quote::names(datagram);
-                let is_expected = names.is_some_and(|names| expected(from, &names));
-                if !is_expected && !load.admits(from.ip(), now) {
-                    return;
-                }
+            let costs = guard.is_up() || is_sealed_message(datagram);
+            let names = quote::names(datagram).filter(|_| costs);
+            let is_expected = names.is_some_and(|names| expected(from, &names));
+            if costs && !is_expected && !load.admits(from.ip(), now) {
+                return;
             }
             let covered = guard.covers(from.ip());
             if listens && let Some((name, why)) = unfit_request(covered, datagram) {
@@ -135,7 +134,8 @@ fn receive(
             }
             // Nothing in the clear is taken from there.
             if covered {
-                if datagram.len() <= SEALED_MESSAGE_MAX && sealed.len() < OPENED_MAX {
+                let has_room = is_expected || sealed.len() < OPENED_MAX;
+                if datagram.len() <= SEALED_MESSAGE_MAX && has_room {
                     sealed.push((from, to, datagram.to_vec()));
                 }
                 return;
