@@ -52,7 +52,9 @@ fn version_of_process(pid: u32) -> Finding {
         return Finding::warn(TOPIC, format!("process {pid}: {text}: {}", restart(pid)));
     }
     let shown = path.display();
-    if !may_run(&program) {
+    // Another user's process could become something else before it is run.
+    let by_own = fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| is_own(it.uid()));
+    if !by_own || !may_run(&program) {
         let text = format!("not looked at: process {pid} is {shown}, another user's program");
         return Finding::ok(TOPIC, text);
     }
@@ -101,8 +103,12 @@ fn may_run(program: &Path) -> bool {
     if fs::metadata(find_broker()).is_ok_and(|own| file(&own) == file(&found)) {
         return true;
     }
-    let users = [0, rustix::process::geteuid().as_raw()];
-    users.contains(&found.uid()) && found.mode() & OTHERS_WRITE == 0
+    is_own(found.uid()) && found.mode() & OTHERS_WRITE == 0
+}
+
+/// Whether a user is root or this one.
+fn is_own(uid: u32) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&uid)
 }
 
 /// What a broker's program says of itself: its name and its version.
