@@ -43,7 +43,7 @@ class Tracer:
         self.process = host.popen([CAUSEWAY, "trace", what, self.path, *options],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.said = self.process.stderr.readline()
-        assert "tracing, " in self.said, self.said
+        assert "tracing, " in self.said, (self.said, self.process.poll())
 
     def __enter__(self):
         return self
@@ -57,7 +57,7 @@ class Tracer:
     def wait(self):
         """Waits until it has ended; what it says then."""
         said = self.process.communicate(timeout=SECONDS)[1]
-        assert self.process.returncode == 0, said
+        assert self.process.returncode == 0, (said, self.process.returncode)
         return said
 
     def end(self):
@@ -192,7 +192,8 @@ def chosen():
         assert "50 packets" in said and len(packets) == 50, said
         ends = {(packet.src, packet.dst)[packet.direction == INBOUND] for packet in packets}
         assert ends == {qpn}, ends
-        assert {packet.comment.split()[-1] for packet in packets} == {str(pid)}
+        programs = {packet.comment.split()[-1] for packet in packets}
+        assert programs == {str(pid)}, (programs, pairs)
 
 
 def is_traced(pid):
