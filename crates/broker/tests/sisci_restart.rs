@@ -2,13 +2,18 @@
 
 mod common;
 
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
-    Backing, CellChange, ConnectSegmentRequest, LocalChange, RemoteChange, RestoreConnectionRequest,
+    Backing, CellChange, ConnectSegmentRequest, LendCellRequest, LocalChange, RemoteChange,
+    RestoreConnectionRequest, SisciStub,
 };
-use causeway_fabric::sisci::{Event, Sisci};
+use causeway_fabric::sisci::{Cell, Event, Sisci};
+use causeway_shm::layout::INTERRUPT_BYTES;
+use causeway_shm::{Doorbell, Interrupt, Segment, Trigger};
 use common::nodes::{
     SIZE, available, await_events, connect, events, events_so_far, host, is_alive, local, process,
     reattach, refused, remote, share_memory,
@@ -215,6 +220,122 @@ fn cells_outlast_a_broker() {
         cell: theirs.name,
     };
     assert_eq!(events(&a), [gone]);
+}
+
+/// The end of a cell that triggers.
+fn trigger_of(cell: &Cell) -> Trigger {
+    let memory = cell.memory.try_clone().unwrap();
+    Trigger::open(Arc::new(Segment::map(memory, INTERRUPT_BYTES).unwrap())).unwrap()
+}
+
+/// The owner's end.
+fn interrupt_of(cell: Cell) -> Interrupt {
+    Interrupt::open(Arc::new(
+        Segment::map(cell.memory, INTERRUPT_BYTES).unwrap(),
+    ))
+    .unwrap()
+}
+
+fn cell_event(interrupt: u32, change: CellChange, cell: u64) -> Event {
+    Event::Interrupt {
+        interrupt,
+        change,
+        cell,
+    }
+}
+
+#[test]
+fn an_owner_gets_the_cells_that_it_had_not_taken_from_the_other_end() {
+    for owner_first in [true, false] {
+        let host = host();
+        let (a, b) = (process(&host, 4), process(&host, 8));
+        let interrupt = a.create_interrupt(Some(9), false, false).unwrap().interrupt;
+        let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
+        let theirs = b.take_cells(connection, false).unwrap().remove(0);
+        let (bell, mut trigger) = (Doorbell::create().unwrap(), trigger_of(&theirs));
+        host.signal_broker(Signal::KILL);
+        trigger.trigger(&bell).unwrap();
+        host.start_broker("0");
+        let order = if owner_first { [&a, &b] } else { [&b, &a] };
+        for process in order {
+            process.session().reattach().unwrap();
+        }
+        let told = events_so_far(&a);
+        let added = cell_event(interrupt, CellChange::Added, theirs.name);
+        assert_eq!(told.last(), Some(&added));
+        let [own] = <[Cell; 1]>::try_from(a.take_cells(interrupt, true).unwrap()).unwrap();
+        assert_eq!((own.name, own.node), (theirs.name, 8));
+        let mut own = interrupt_of(own);
+        assert_eq!(own.take(), 1);
+        // It has taken it now: the next broker gets nothing of it but its name.
+        host.signal_broker(Signal::KILL);
+        host.start_broker("0");
+        for process in [&b, &a] {
+            process.session().reattach().unwrap();
+        }
+        trigger.trigger(&bell).unwrap();
+        assert_eq!(own.take(), 1);
+        let added = cell_event(interrupt, CellChange::Added, theirs.name);
+        assert!(!events_so_far(&a).contains(&added));
+        assert!(a.take_cells(interrupt, true).unwrap().is_empty());
+        b.disconnect_interrupt(connection).unwrap();
+        let gone = cell_event(interrupt, CellChange::Removed, theirs.name);
+        assert_eq!(events(&a), [gone]);
+    }
+}
+
+#[test]
+fn a_lender_that_leaves_leaves_its_triggers() {
+    let host = host();
+    let (a, b) = (process(&host, 4), process(&host, 8));
+    let interrupt = a.create_interrupt(Some(9), false, false).unwrap().interrupt;
+    let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
+    let theirs = b.take_cells(connection, false).unwrap().remove(0);
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    for process in [&a, &b] {
+        process.session().reattach().unwrap();
+    }
+    let bell = Doorbell::create().unwrap();
+    trigger_of(&theirs).trigger(&bell).unwrap();
+    b.disconnect_interrupt(connection).unwrap();
+    let own = a.take_cells(interrupt, true).unwrap().remove(0);
+    let gone = cell_event(interrupt, CellChange::Removed, own.name);
+    assert_eq!(interrupt_of(own).take(), 1);
+    assert_eq!(events_so_far(&a).last(), Some(&gone));
+    // Of one that nobody waits for, nothing is kept.
+    a.remove_interrupt(interrupt, false).unwrap();
+}
+
+#[test]
+fn what_is_lent_is_a_cell_of_the_lenders() {
+    let host = host();
+    let (a, b) = (process(&host, 4), process(&host, 8));
+    a.create_interrupt(Some(9), false, false).unwrap();
+    let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
+    let cell = b.take_cells(connection, false).unwrap().remove(0);
+    let lend = |process: &Sisci, connection, name, fds: [BorrowedFd<'_>; 2]| {
+        let request = LendCellRequest {
+            connection,
+            cell: name,
+        };
+        process.session().call(|control, _| {
+            SisciStub(control).lend_cell(&request, &fds)?;
+            Ok(())
+        })
+    };
+    let (memory, bell) = (cell.memory.as_fd(), cell.bell.as_fd());
+    // The broker that made it has no use for it.
+    lend(&b, connection, cell.name, [memory, bell]).unwrap();
+    refused(lend(&b, connection, 7, [memory, bell]), Errno::BADF);
+    refused(lend(&b, 99, cell.name, [memory, bell]), Errno::BADF);
+    refused(lend(&a, connection, cell.name, [memory, bell]), Errno::BADF);
+    refused(lend(&b, connection, cell.name, [bell, bell]), Errno::INVAL);
+    let wrong = [memory, memory];
+    refused(lend(&b, connection, cell.name, wrong), Errno::INVAL);
+    let own = causeway_fabric::fds::private_memfd("another", INTERRUPT_BYTES as u64).unwrap();
+    let wrong = [own.as_fd(), bell];
+    refused(lend(&b, connection, cell.name, wrong), Errno::INVAL);
 }
 
 #[test]

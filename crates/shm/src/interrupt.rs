@@ -60,6 +60,19 @@ fn open(segment: Arc<Segment>) -> Result<Region, SegmentError> {
     }
 }
 
+/// Whether the owner has had its end of the cell in this memory: it has armed it, or has taken from
+/// it. One that has done neither yet, or has disarmed it before anything came, is not seen.
+#[cfg(not(any(loom, shuttle)))]
+#[must_use]
+pub fn was_taken(memory: std::os::fd::BorrowedFd<'_>) -> bool {
+    let is_set = |at: usize| {
+        let mut word = [0; size_of::<u64>()];
+        let read = rustix::io::pread(memory, &mut word, at as u64);
+        read == Ok(word.len()) && word != [0; size_of::<u64>()]
+    };
+    is_set(l::INTERRUPT_ARMED_AT) || is_set(l::INTERRUPT_HEAD_AT)
+}
+
 /// Offset of the slot of a position.
 fn slot(position: u64) -> usize {
     let index = position as usize & (l::INTERRUPT_DEPTH - 1);

@@ -17,10 +17,11 @@ use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
     ConnectionHandle, CreateInterruptRequest, CreateSegmentRequest, GrantReply, InterruptReply,
-    ItemCursor, ItemPage, JoinReply, JoinRequest, LocalSegmentReply, MappedRequest, NODE_DEFAULT,
-    NodeInfo, NodeRequest, RegisterRequest, RemoveRequest, RestoreConnectionRequest,
-    RestoreInterruptConnectionRequest, RestoreInterruptRequest, RestoreSegmentRequest,
-    RestoredReply, SegmentHandle, SisciService, TakeCellReply, TakeCellRequest, UnavailableRequest,
+    ItemCursor, ItemPage, JoinReply, JoinRequest, LendCellRequest, LocalSegmentReply,
+    MappedRequest, NODE_DEFAULT, NodeInfo, NodeRequest, RegisterRequest, RemoveRequest,
+    RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoreInterruptRequest,
+    RestoreSegmentRequest, RestoredReply, SegmentHandle, SisciService, TakeCellReply,
+    TakeCellRequest, UnavailableRequest,
 };
 use rustix::io::Errno;
 
@@ -438,6 +439,18 @@ impl SisciService for Client<'_> {
         let (session, context) = (self.caller.session, &mut self.context);
         self.tables
             .restore_interrupt_connection(session, &request, context)?;
+        Ok(().into())
+    }
+
+    fn lend_cell(
+        &mut self,
+        request: LendCellRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        let [memory, bell] = fds.try_into().map_err(|_| Errno::INVAL)?;
+        self.tables
+            .lend_cell(session, &request, (memory, bell), context)?;
         Ok(().into())
     }
 }

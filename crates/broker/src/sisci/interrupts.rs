@@ -26,6 +26,9 @@ use crate::nodes::is_node_id;
 /// Lowest number that the broker chooses.
 const AUTO_NUMBER_FIRST: u32 = 0x1_0000;
 
+/// Name of the memory of cells.
+pub(super) const CELL_NAME: &str = "causeway-cell";
+
 /// Where an interrupt is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct IntKey {
@@ -65,7 +68,7 @@ pub(super) struct Cell {
     pub(super) owner: Option<(SessionId, u32)>,
     pub(super) trigger: Option<(SessionId, u32)>,
     /// Memory and eventfd, until both ends have them; and how many ends have not.
-    fds: Option<(OwnedFd, OwnedFd, u8)>,
+    pub(super) fds: Option<(OwnedFd, OwnedFd, u8)>,
     /// The connection is over, and the owner has not taken the cell yet, in which there may be
     /// triggers: it ends when it is taken.
     pub(super) over: bool,
@@ -327,6 +330,9 @@ impl Tables {
                 continue;
             }
             let cell = self.cells.remove(&name);
+            if let Some(own) = self.holdings.get_mut(&whose.0) {
+                own.lent.remove(&name);
+            }
             if let Some(owner) = cell.and_then(|cell| cell.owner) {
                 self.lose_cell(owner, true, name, context);
             }
@@ -462,6 +468,7 @@ impl Tables {
             return;
         };
         let tenant = own.tenant;
+        own.lent.remove(&name);
         let Some(cells) = own.cells(handle, local) else {
             return;
         };
@@ -516,7 +523,7 @@ fn forget(
 
 /// Formatted here, so that neither end depends on the other for it.
 fn new_cell_fds() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let memory = private_memfd("causeway-cell", INTERRUPT_BYTES as u64)?;
+    let memory = private_memfd(CELL_NAME, INTERRUPT_BYTES as u64)?;
     let mapped = memory.try_clone().map_err(|_| Errno::MFILE)?;
     let segment = Segment::map(mapped, INTERRUPT_BYTES).map_err(|_| Errno::NOMEM)?;
     interrupt::format(Arc::new(segment)).map_err(|_| Errno::NOMEM)?;

@@ -14,6 +14,7 @@ mod claims;
 mod client;
 mod connections;
 mod interrupts;
+mod lent;
 mod replicas;
 mod restore;
 mod segments;
@@ -52,7 +53,8 @@ pub const INTERRUPTS_PER_SESSION_MAX: usize = 1024;
 pub const CELLS_PER_INTERRUPT_MAX: usize = 1024;
 /// Most interrupts that share a number.
 pub const SHARERS_MAX: usize = 64;
-/// Most cells of one session that it has not taken yet: each costs the broker two descriptors.
+/// Most cells of one session that it has not taken yet, and most that it has lent: each costs the
+/// broker two descriptors.
 pub const UNTAKEN_PER_SESSION_MAX: usize = 1024;
 /// Most absent ends that are waited for after a restart.
 pub const RESTORING_MAX: usize = 1 << 18;
@@ -80,6 +82,8 @@ pub struct Holdings {
     interrupts: BTreeMap<u32, LocalInterrupt>,
     interrupt_connections: BTreeMap<u32, InterruptConnection>,
     untaken: usize,
+    /// Cells of its connections that it has lent to owners which have not come back yet.
+    lent: BTreeSet<u64>,
     /// Connections that are told when their segment's owner is stopped, and whether they were.
     watched: BTreeMap<u32, bool>,
     /// Connections whose segment's memory is mapped.
@@ -172,6 +176,7 @@ impl Holdings {
             interrupts: BTreeMap::new(),
             interrupt_connections: BTreeMap::new(),
             untaken: 0,
+            lent: BTreeSet::new(),
             watched: BTreeMap::new(),
             mapped: BTreeSet::new(),
         }

@@ -396,8 +396,9 @@ impl Tables {
         self.add_interrupt(session, handle, key, request.shared)?;
         self.claim_cells((session, handle), true, &request.cells, context);
         for listener in self.listeners.get(&key).cloned().unwrap_or_default() {
-            if self.has_no_cells(listener) {
-                self.introduce((session, handle), listener, context);
+            let owner = (session, handle);
+            if !self.hand_over(owner, listener, context) && self.has_no_cells(listener) {
+                self.introduce(owner, listener, context);
             }
         }
         Ok(())

@@ -306,7 +306,7 @@ impl World {
                 own_untaken += connection.cells.untaken.len();
             }
             assert_eq!(own.untaken, own_untaken);
-            untaken += own_untaken;
+            untaken += own_untaken + own.lent.len();
         }
         // Of a connection that is over there is one end, until it is taken.
         let over = tables.cells.values().filter(|cell| cell.over).count();

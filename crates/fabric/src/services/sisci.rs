@@ -426,6 +426,14 @@ message! {
         cells: Vec<Bond>,
     }
 
+    /// Lends the descriptors of a cell that its interrupt's owner may not have taken.
+    pub struct LendCellRequest {
+        /// The connection, presented again before.
+        connection: u32,
+        /// One of its cells.
+        cell: u64,
+    }
+
     /// Whether the other end is there already.
     pub struct RestoredReply {
         /// False: it may yet come.
@@ -573,6 +581,9 @@ service! {
         25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
         /// Says that a connection's segment was mapped, or is mapped no more.
         26 => note_mapped(MappedRequest; fds 0..=0) -> ();
+        /// Lends the descriptors of a cell of a connection that was presented again, for an owner
+        /// that has not taken its end: memory and eventfd.
+        27 => lend_cell(LendCellRequest; fds 2..=2) -> ();
         /// What the configuration says of the cluster and of the caller's tenant.
         40 => cluster((); fds 0..=0) -> ClusterReply;
         /// Proves the tenant's key, for the process or the daemon that the caller is: `ENOKEY` if

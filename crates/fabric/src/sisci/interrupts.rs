@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use causeway_shm::Life;
 
 use super::Sisci;
-use super::registry::{KeptInterrupt, KeptInterruptConnection};
+use super::registry::{KeptInterrupt, KeptInterruptConnection, Lendable};
 use super::segments::{Connection, forgiving};
 use crate::error::{Error, Result};
 use crate::guest;
@@ -104,11 +104,7 @@ impl Sisci {
         };
         self.session.call(|control, registry| {
             let (reply, _) = SisciStub(control).connect_interrupt(&request, &[])?;
-            let kept = KeptInterruptConnection {
-                request: request.clone(),
-                cells: Default::default(),
-                ended: false,
-            };
+            let kept = KeptInterruptConnection::new(request.clone());
             registry
                 .interrupt_connections
                 .insert(reply.connection, kept);
@@ -133,11 +129,7 @@ impl Sisci {
         };
         self.session.call(|control, registry| {
             SisciStub(control).restore_interrupt_connection(&request, &[])?;
-            let kept = KeptInterruptConnection {
-                request: request.request.clone(),
-                cells: Default::default(),
-                ended: false,
-            };
+            let kept = KeptInterruptConnection::new(request.request.clone());
             registry.interrupt_connections.insert(connection, kept);
             Ok(())
         })
@@ -185,6 +177,10 @@ impl Sisci {
                         kept.ended = false;
                         kept.cells.insert(name, reply.node)
                     });
+                    // A guest has no descriptors that another broker could hand on.
+                    if !control.is_in_guest() {
+                        registry.keep_lendable(handle, name, Lendable::of(&memory, &bell));
+                    }
                 }
                 let life = Life {
                     index: reply.life.index,

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+
+use causeway_owned::Owned;
+use causeway_shm::interrupt::was_taken;
 
 use crate::control::{Control, RawEvent};
 use crate::error::{Error, Result};
@@ -12,9 +15,10 @@ use crate::services::session::LifeBody;
 use crate::services::sisci::{
     Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentRequest,
     ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply, InterruptReply,
-    JoinRequest, LocalChange, LocalEvent, LocalSegmentReply, MappedRequest, NodeInfo, RemoteChange,
-    RemoteEvent, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
-    RestoreInterruptRequest, RestoreSegmentRequest, SERVICE, SisciStub,
+    JoinRequest, LendCellRequest, LocalChange, LocalEvent, LocalSegmentReply, MappedRequest,
+    NodeInfo, RemoteChange, RemoteEvent, RestoreConnectionRequest,
+    RestoreInterruptConnectionRequest, RestoreInterruptRequest, RestoreSegmentRequest, SERVICE,
+    SisciStub,
 };
 use crate::session;
 
@@ -124,8 +128,47 @@ pub(super) struct KeptInterrupt {
 pub(super) struct KeptInterruptConnection {
     pub(super) request: ConnectInterruptRequest,
     pub(super) cells: BTreeMap<u64, u32>,
+    /// Cells that the interrupt's owner may not have taken: a broker that ends takes the owner's
+    /// end with it, and the next one has it from here.
+    pub(super) lendable: BTreeMap<u64, Lendable>,
     /// It has lost all that it was connected to: no broker need hear of it again.
     pub(super) ended: bool,
+}
+
+impl KeptInterruptConnection {
+    /// One that was just made.
+    pub(super) fn new(request: ConnectInterruptRequest) -> KeptInterruptConnection {
+        KeptInterruptConnection {
+            request,
+            cells: BTreeMap::new(),
+            lendable: BTreeMap::new(),
+            ended: false,
+        }
+    }
+}
+
+/// The descriptors of a cell.
+#[derive(Debug)]
+pub(super) struct Lendable {
+    memory: Owned,
+    bell: Owned,
+}
+
+impl Lendable {
+    /// `None` if there is no room for more descriptors.
+    pub(super) fn of(memory: &OwnedFd, bell: &OwnedFd) -> Option<Lendable> {
+        let copy = |fd: &OwnedFd| Some(Owned::new(fd.try_clone().ok()?, "an interrupt's cell"));
+        Some(Lendable {
+            memory: copy(memory)?,
+            bell: copy(bell)?,
+        })
+    }
+
+    /// Memory and eventfd; `None` once the owner has taken the cell, or the program has closed them.
+    fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        let both = [self.memory.check().ok()?, self.bell.check().ok()?];
+        (!was_taken(both[0])).then_some(both)
+    }
 }
 
 /// The registry of a [`super::Sisci`].
@@ -248,7 +291,7 @@ impl Registry {
                 cells: bonds(&kept.cells),
             };
             match SisciStub(control).restore_interrupt_connection(&request, &[]) {
-                Ok(_) => {}
+                Ok(_) => lend_cells(control, connection, kept)?,
                 Err(Error::Refused { .. }) => lost.push(connection),
                 Err(error) => return Err(error),
             }
@@ -258,6 +301,7 @@ impl Registry {
                 continue;
             };
             kept.ended = true;
+            kept.lendable.clear();
             for cell in std::mem::take(&mut kept.cells).into_keys() {
                 self.events.push_back(Event::RemoteInterrupt {
                     connection,
@@ -328,6 +372,7 @@ impl Registry {
             };
             if gone {
                 kept.cells.remove(&cell);
+                kept.lendable.remove(&cell);
                 kept.ended |= kept.cells.is_empty();
             }
         }
@@ -346,12 +391,42 @@ impl Registry {
         });
     }
 
+    /// Keeps a cell's descriptors for as long as its owner may not have taken them, and no longer.
+    pub(super) fn keep_lendable(&mut self, connection: u32, cell: u64, fds: Option<Lendable>) {
+        for kept in self.interrupt_connections.values_mut() {
+            kept.lendable.retain(|_, fds| fds.descriptors().is_some());
+        }
+        if let (Some(kept), Some(fds)) = (self.interrupt_connections.get_mut(&connection), fds) {
+            kept.lendable.insert(cell, fds);
+        }
+    }
+
     /// Notes that a segment has another life.
     pub(super) fn set_life(&mut self, segment: u32, life: LifeBody) {
         if let Some(kept) = self.segments.get_mut(&segment) {
             kept.reply.life = life;
         }
     }
+}
+
+/// Lends the cells that the interrupt's owner may not have. A broker that does not know how to take
+/// them refuses.
+fn lend_cells(
+    control: &mut Control,
+    connection: u32,
+    kept: &KeptInterruptConnection,
+) -> Result<()> {
+    for (&cell, fds) in &kept.lendable {
+        let Some(fds) = fds.descriptors() else {
+            continue;
+        };
+        let request = LendCellRequest { connection, cell };
+        match SisciStub(control).lend_cell(&request, &fds) {
+            Ok(_) | Err(Error::Refused { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Whether this network namespace has an address.
