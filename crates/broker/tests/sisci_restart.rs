@@ -253,16 +253,14 @@ fn an_owner_gets_the_cells_that_it_had_not_taken_from_the_other_end() {
         let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
         let theirs = b.take_cells(connection, false).unwrap().remove(0);
         let (bell, mut trigger) = (Doorbell::create().unwrap(), trigger_of(&theirs));
+        let added = cell_event(interrupt, CellChange::Added, theirs.name);
+        assert_eq!(events(&a), [added]);
         host.signal_broker(Signal::KILL);
         trigger.trigger(&bell).unwrap();
         host.start_broker("0");
         let order = if owner_first { [&a, &b] } else { [&b, &a] };
-        for process in order {
-            process.session().reattach().unwrap();
-        }
-        let told = events_so_far(&a);
-        let added = cell_event(interrupt, CellChange::Added, theirs.name);
-        assert_eq!(told.last(), Some(&added));
+        order.into_iter().for_each(reattach);
+        assert_eq!(events(&a), [added]);
         let [own] = <[Cell; 1]>::try_from(a.take_cells(interrupt, true).unwrap()).unwrap();
         assert_eq!((own.name, own.node), (theirs.name, 8));
         let mut own = interrupt_of(own);
@@ -270,13 +268,10 @@ fn an_owner_gets_the_cells_that_it_had_not_taken_from_the_other_end() {
         // It has taken it now: the next broker gets nothing of it but its name.
         host.signal_broker(Signal::KILL);
         host.start_broker("0");
-        for process in [&b, &a] {
-            process.session().reattach().unwrap();
-        }
+        [&b, &a].into_iter().for_each(reattach);
         trigger.trigger(&bell).unwrap();
         assert_eq!(own.take(), 1);
-        let added = cell_event(interrupt, CellChange::Added, theirs.name);
-        assert!(!events_so_far(&a).contains(&added));
+        assert!(events_so_far(&a).is_empty());
         assert!(a.take_cells(interrupt, true).unwrap().is_empty());
         b.disconnect_interrupt(connection).unwrap();
         let gone = cell_event(interrupt, CellChange::Removed, theirs.name);
@@ -291,18 +286,18 @@ fn a_lender_that_leaves_leaves_its_triggers() {
     let interrupt = a.create_interrupt(Some(9), false, false).unwrap().interrupt;
     let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
     let theirs = b.take_cells(connection, false).unwrap().remove(0);
+    assert_eq!(events(&a).len(), 1);
     host.signal_broker(Signal::KILL);
     host.start_broker("0");
-    for process in [&a, &b] {
-        process.session().reattach().unwrap();
-    }
+    [&a, &b].into_iter().for_each(reattach);
+    assert_eq!(events(&a).len(), 1);
     let bell = Doorbell::create().unwrap();
     trigger_of(&theirs).trigger(&bell).unwrap();
     b.disconnect_interrupt(connection).unwrap();
     let own = a.take_cells(interrupt, true).unwrap().remove(0);
     let gone = cell_event(interrupt, CellChange::Removed, own.name);
     assert_eq!(interrupt_of(own).take(), 1);
-    assert_eq!(events_so_far(&a).last(), Some(&gone));
+    assert_eq!(events(&a), [gone]);
     // Of one that nobody waits for, nothing is kept.
     a.remove_interrupt(interrupt, false).unwrap();
 }
