@@ -8,7 +8,7 @@ use causeway_fabric::services::sisci::{Backing, LocalChange, RemoteChange};
 use causeway_fabric::sisci::{Connection, Event, Grant, LocalSegment, Sisci};
 use rustix::io::Errno;
 
-use super::{CONFIG_NAME, Host, PATIENCE, readable};
+use super::{CONFIG_NAME, Host, PATIENCE, REQUESTS_PER_TURN, readable};
 
 /// Bytes of most segments.
 pub const SIZE: u64 = 8192;
@@ -44,9 +44,12 @@ pub fn await_events(process: &Sisci, count: usize) -> Vec<Event> {
     all
 }
 
-/// All events that the broker had to tell by now: its socket keeps order.
+/// All events that the broker had to tell by now. It delivers them between its turns, and its socket
+/// keeps order: of more calls than it answers in a turn, the last comes after them.
 pub fn events_so_far(process: &Sisci) -> Vec<Event> {
-    process.probe(4).unwrap();
+    for _ in 0..=REQUESTS_PER_TURN {
+        process.probe(4).unwrap();
+    }
     process.poll_events().unwrap()
 }
 
