@@ -3,8 +3,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -15,6 +13,7 @@ use causeway_node::directory::login::Login;
 use causeway_node::directory::settings::Tls;
 use causeway_node::limits::ENTRIES_MAX;
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 /// How long a member is waited for that does answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -172,35 +171,18 @@ fn a_member_that_cannot_answer_gives_way_to_the_next() {
     assert!(matches!(alone.list("/p/"), Err(Failure::Away(_))));
 }
 
-/// A file with a password, until it is dropped.
-struct PasswordFile(PathBuf);
-
-impl PasswordFile {
-    fn new(name: &str) -> PasswordFile {
-        let name = format!("cw-gateway-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let mut file = std::fs::File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .unwrap();
-        writeln!(file, "secret").unwrap();
-        PasswordFile(path)
-    }
-}
-
-impl Drop for PasswordFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A file with a password, which its owner alone can read.
+fn password_file() -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    writeln!(file, "secret").unwrap();
+    file
 }
 
 /// A client that has a user and a password.
-fn known_client(one: &Member, password: &PasswordFile, patience: Duration) -> Etcd {
+fn known_client(one: &Member, password: &NamedTempFile, patience: Duration) -> Etcd {
     let login = Login {
         user: "hosts".into(),
-        password_file: password.0.clone(),
+        password_file: password.path().to_owned(),
     };
     client(&[one], patience).logged_in(Some(login)).unwrap()
 }
@@ -210,7 +192,7 @@ fn a_login_may_take_longer_than_other_requests() {
     let token = format!(r#"{SLOW}{{"header":{{}},"token":"t"}}"#);
     let listing = r#"{"header":{"revision":"9"}}"#;
     let one = member(&[(200, &token), (200, listing)]);
-    let password = PasswordFile::new("slow");
+    let password = password_file();
     let etcd = known_client(&one, &password, SHORT);
     assert_eq!(etcd.list("/p/").unwrap().revision, 9);
     let (path, request) = one.asked.recv().unwrap();
@@ -235,7 +217,7 @@ fn an_etcd_that_asks_nobody_is_asked_without_a_token() {
         (200, listing),
         (200, listing),
     ]);
-    let password = PasswordFile::new("needless");
+    let password = password_file();
     let etcd = known_client(&one, &password, PATIENCE);
     for _ in 0..3 {
         assert_eq!(etcd.list("/p/").unwrap().revision, 9);
