@@ -27,7 +27,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tempfile::TempDir;
 
 /// Longest wait for anything; reached only by a failing test.
-pub const PATIENCE: Duration = Duration::from_secs(8);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// In the runtime directory: the configuration of brokers that are started there.
 pub const CONFIG_NAME: &str = "test.toml";

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use crate::tables::{Tables, Turn, fresh_name};
 
 /// How long a test waits for what must happen.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the broker treats a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
