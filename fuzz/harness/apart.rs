@@ -1,7 +1,8 @@
 //! Replays a corpus whose harness needs a broker: in a process of its own, with a broker of its
 //! own.
 
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -30,24 +31,23 @@ fn broker() -> PathBuf {
 
 /// Runs an ignored test of this program, which replays the corpus, on a wire.
 pub fn replay(test: &str, wire: &str) {
-    let process = std::process::id();
-    let name = format!("causeway-corpus-{wire}-{process}");
-    let dir = std::env::temp_dir().join(name);
-    let _ = std::fs::remove_dir_all(&dir);
-    let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
-    made.expect("runtime directory");
+    // As the broker demands it: for its owner alone.
+    let dir = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir()
+        .expect("runtime directory");
     let output = Command::new("timeout")
         .arg(PATIENCE)
         .arg(std::env::current_exe().expect("this program"))
         .args(["--exact", test, "--ignored", "--nocapture"])
-        .env("CAUSEWAY_RUNTIME_DIR", &dir)
+        .env("CAUSEWAY_RUNTIME_DIR", dir.path())
         .env("CAUSEWAY_BROKER_BIN", broker())
         .env("CAUSEWAY_IDLE_SECONDS", BROKER_IDLE)
         .env("CAUSEWAY_WIRE", wire)
         .output()
         .expect("this program");
     // The broker may still be there; it needs its folder no more.
-    let _ = std::fs::remove_dir_all(&dir);
+    drop(dir);
     let said = String::from_utf8_lossy(&output.stdout);
     let tail = said.get(said.len().saturating_sub(SHOWN)..);
     let tail = tail.unwrap_or(&said);

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 
 from lib import netns
+from lib.output import rest_of_output
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPT = os.path.join(ROOT, "packaging", "wireshark", "causeway.lua")
@@ -48,7 +49,7 @@ class Capture:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
         # What it has said of packets that it saw and lost.
-        said = self.process.communicate(timeout=SECONDS)[1]
+        said = rest_of_output(self.process, self.process.stderr, SECONDS)
         lost = re.search(r"received/dropped on interface .*: \d+/(\d+) ", said)
         if lost and lost[1] != "0":
             raise Failed(f"the capture is not whole: {said}")

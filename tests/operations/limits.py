@@ -9,6 +9,7 @@ import subprocess
 import time
 
 from lib.netns import BUILD, CAUSEWAY, one_host
+from lib.output import rest_of_output
 
 PACED = os.path.join(BUILD, "test", "paced")
 RATE = 1 << 20
@@ -55,7 +56,7 @@ class Flood:
     def end(self):
         """Stops them: what each has sent."""
         # All of them first: what one sends while another is asked must not count against it.
-        texts = [process.communicate(timeout=60)[0] for process in self.running]
+        texts = [rest_of_output(process, process.stdout, 60) for process in self.running]
         assert all(process.returncode == 0 for process in self.running), "a program failed"
         return [Sent(first + text) for first, text in zip(self.first, texts)]
 

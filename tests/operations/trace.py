@@ -10,6 +10,7 @@ import tempfile
 from dissector import capture
 from lib import perftest
 from lib.netns import CAUSEWAY, one_host
+from lib.output import rest_of_output
 from operations import schema
 from operations.schema import until
 from operations.top import busy
@@ -56,7 +57,7 @@ class Tracer:
 
     def wait(self):
         """Waits until it has ended; what it says then."""
-        said = self.process.communicate(timeout=SECONDS)[1]
+        said = rest_of_output(self.process, self.process.stderr, SECONDS)
         assert self.process.returncode == 0, (said, self.process.returncode)
         return said
 

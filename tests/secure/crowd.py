@@ -9,6 +9,7 @@ import time
 
 from kill.harness import START_SECONDS, Failed
 from lib import netns, pair
+from lib.output import rest_of_output
 from lib.patience import patient
 
 MEET = os.path.join(netns.BUILD, "test", "meet")
@@ -80,7 +81,7 @@ class Spoken:
 
     def last(self):
         """Ends its input, and returns what it says to that."""
-        return self.process.communicate(timeout=START_SECONDS)[0]
+        return rest_of_output(self.process, self.process.stdout, START_SECONDS)
 
     def __enter__(self):
         return self

@@ -8,6 +8,7 @@ import sys
 
 from kill.harness import START_SECONDS, Failed
 from lib import netns, pair
+from lib.output import rest_of_output
 
 EAR = os.path.join(netns.ROOT, "tests", "secure", "ear.py")
 LEAST_SEEN = 50
@@ -29,8 +30,7 @@ class Ear:
 
     def said(self):
         """What it has seen, or done."""
-        out = self.process.communicate(timeout=START_SECONDS)[0]
-        return json.loads(out)
+        return json.loads(rest_of_output(self.process, self.process.stdout, START_SECONDS))
 
     def __enter__(self):
         return self

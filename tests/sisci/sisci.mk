@@ -24,9 +24,9 @@ $(addprefix $(BUILD)/test/sisci/,far far_faults windows): tests/sisci/far_peer.c
 
 # Traffic for tests/directory, which does not end by itself, and for tests/sisci/secured.
 $(addprefix $(BUILD)/test/sisci/,steady marked): $(BUILD)/test/sisci/%: tests/sisci/%.c \
-		$(BUILD)/lib/libsisci.so $(sisci_headers)
+		tests/sisci/served.c tests/sisci/served.h $(BUILD)/lib/libsisci.so $(sisci_headers)
 	@mkdir -p $(@D)
-	$(CC) $(SISCI_TEST_FLAGS) -o $@ $< -L$(BUILD)/lib -lsisci
+	$(CC) $(SISCI_TEST_FLAGS) -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
 
 $(BUILD)/test/sisci/load: tests/sisci/load.c $(sisci_headers)
 	@mkdir -p $(@D)

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 from lib.netns import BUILD
+from lib.output import rest_of_output
 from vm.lab import Guest, GuestError, quote
 
 # How long a program may take; TCG is slow, and the machine may be busy.
@@ -60,11 +61,11 @@ def wait(place, name, seconds=SECONDS):
     if not isinstance(place, Guest):
         process = running.pop(name)
         try:
-            output, _ = process.communicate(timeout=patience * seconds)
-        except subprocess.TimeoutExpired:
+            output = rest_of_output(process, process.stdout, patience * seconds)
+        except subprocess.TimeoutExpired as late:
             process.kill()
-            output, _ = process.communicate()
-            raise GuestError(f"{name} on the host does not end: {output[-600:]}") from None
+            process.wait()
+            raise GuestError(f"{name} on the host does not end: {late.output[-600:]}") from None
         return process.returncode, output
     deadline = deadline_after(seconds)
     while time.monotonic() < deadline:

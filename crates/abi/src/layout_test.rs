@@ -3,7 +3,6 @@
 
 use super::*;
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::fmt::Write as _;
 use std::process::Command;
 
@@ -45,12 +44,8 @@ impl Comparison {
     }
 
     fn run(&self) {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let name = format!("causeway-layout-{}-{serial}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&dir).unwrap();
-        let (source, program) = (dir.join("layout.c"), dir.join("layout"));
+        let dir = tempfile::tempdir().unwrap();
+        let (source, program) = (dir.path().join("layout.c"), dir.path().join("layout"));
         let text = format!(
             "#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
              #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n\
@@ -70,7 +65,6 @@ impl Comparison {
             "libibverbs-dev is needed to build and test"
         );
         let output = Command::new(&program).output().unwrap();
-        std::fs::remove_dir_all(&dir).unwrap();
         let found = String::from_utf8(output.stdout).unwrap();
         for (expected, found) in self.expected.lines().zip(found.lines()) {
             assert_eq!(expected, found, "Rust (left) and the header (right) differ");

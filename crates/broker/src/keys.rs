@@ -265,41 +265,26 @@ mod tests {
     use causeway_fabric::services::handshake::Role;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::PathBuf;
+    use tempfile::TempDir;
 
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Dir {
-            let dir = std::env::temp_dir().join(format!("cw-key-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&dir);
-            std::fs::create_dir(&dir).unwrap();
-            Dir(dir)
-        }
-
-        fn file(&self, text: &str, mode: u32) -> PathBuf {
-            let path = self.0.join("key");
-            std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            path
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+    /// A file of keys in a directory.
+    fn key_file(dir: &TempDir, text: &str, mode: u32) -> PathBuf {
+        let path = dir.path().join("key");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
     }
 
     #[test]
     fn key_files_are_read_if_nobody_else_can() {
-        let dir = Dir::new("read");
+        let dir = tempfile::tempdir().unwrap();
         let digits = "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF";
-        let key = Key::load(&dir.file(&format!("{digits}\n"), 0o600)).unwrap();
+        let key = Key::load(&key_file(&dir, &format!("{digits}\n"), 0o600)).unwrap();
         assert_eq!((key.0[1], key.0[31]), (0x11, 0xff));
         assert_eq!(format!("{key:?}"), "Key", "no log has it");
-        assert_eq!(Key::load(&dir.file(digits, 0o400)).unwrap(), key);
+        assert_eq!(Key::load(&key_file(&dir, digits, 0o400)).unwrap(), key);
         for mode in [0o640, 0o604, 0o620, 0o666] {
-            let why = Key::load(&dir.file(digits, mode)).unwrap_err();
+            let why = Key::load(&key_file(&dir, digits, mode)).unwrap_err();
             assert!(why.contains(&format!("mode is {mode:o}")), "{why}");
         }
         for text in [
@@ -309,13 +294,13 @@ mod tests {
             &format!("{digits}0"),
             &"g".repeat(64),
         ] {
-            let why = Key::load(&dir.file(text, 0o600)).unwrap_err();
+            let why = Key::load(&key_file(&dir, text, 0o600)).unwrap_err();
             assert!(why.contains("64 hexadecimal digits"), "{text}: {why}");
         }
-        let link = dir.0.join("link");
-        symlink(dir.file(digits, 0o600), &link).unwrap();
+        let link = dir.path().join("link");
+        symlink(key_file(&dir, digits, 0o600), &link).unwrap();
         assert!(Key::load(&link).unwrap_err().contains("symbolic link"));
-        assert!(Key::load(&dir.0).unwrap_err().contains("regular"));
+        assert!(Key::load(dir.path()).unwrap_err().contains("regular"));
         assert!(
             Key::load(Path::new("/no/such"))
                 .unwrap_err()
@@ -342,9 +327,9 @@ mod tests {
 
     #[test]
     fn a_file_of_wire_keys_has_one_a_line() {
-        let dir = Dir::new("wire");
+        let dir = tempfile::tempdir().unwrap();
         let (one, two) = ("11".repeat(32), "22".repeat(32));
-        let load = |text: &str| WireKeys::load(&dir.file(text, 0o600));
+        let load = |text: &str| WireKeys::load(&key_file(&dir, text, 0o600));
         let keys = load(&format!("# new\n{one}\n\n  {two}\n")).unwrap();
         assert_eq!(keys, WireKeys::of(&[0x11, 0x22]));
         assert_eq!(keys.first(), Some(&Psk::of(&Key([0x11; 32]))));
@@ -362,7 +347,7 @@ mod tests {
             let why = load(&text).unwrap_err();
             assert!(why.contains(named), "{why}");
         }
-        let why = WireKeys::load(&dir.file(&one, 0o644)).unwrap_err();
+        let why = WireKeys::load(&key_file(&dir, &one, 0o644)).unwrap_err();
         assert!(why.contains("chmod 600"), "{why}");
     }
 

@@ -169,12 +169,6 @@ mod tests {
     use super::*;
     use crate::config::{Limits, Members};
 
-    fn scratch(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("cw-listener-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        dir
-    }
-
     fn tenant(path: PathBuf) -> Tenant {
         let socket = SocketSpec {
             path,
@@ -205,7 +199,8 @@ mod tests {
 
     #[test]
     fn a_listener_is_made_with_its_directory_and_leaves_nothing() {
-        let dir = scratch("made");
+        let made = tempfile::tempdir().unwrap();
+        let dir = made.path().join("made");
         let path = dir.join("sub/t.sock");
         let tenant = tenant(path.clone());
         let listener = open(&tenant).unwrap();
@@ -222,20 +217,18 @@ mod tests {
         drop(listener);
         assert!(path.exists());
         drop(other);
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn unsafe_places_are_refused() {
-        let dir = scratch("unsafe");
-        fs::create_dir(&dir).unwrap();
+        let made = tempfile::tempdir().unwrap();
+        let dir = made.path();
         let path = dir.join("t.sock");
         let tenant = tenant(path.clone());
         fs::write(&path, b"").unwrap();
         assert!(refusal(&tenant).contains("no socket"));
         fs::remove_file(&path).unwrap();
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(refusal(&tenant).contains("only root"));
-        fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn a_lock_excludes_and_vanishes() {
-        let path = std::env::temp_dir().join(format!("cw-lock-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
         let first = LockFile::try_acquire(&path).unwrap().unwrap();
         assert!(LockFile::try_acquire(&path).unwrap().is_none());
         assert!(first.is_current());
@@ -118,7 +119,8 @@ mod tests {
 
     #[test]
     fn a_removed_lock_is_not_current() {
-        let path = std::env::temp_dir().join(format!("cw-lock-gone-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
         let stale = LockFile::try_acquire(&path).unwrap().unwrap();
         std::fs::remove_file(&path).unwrap();
         let fresh = LockFile::try_acquire(&path).unwrap().unwrap();

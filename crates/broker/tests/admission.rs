@@ -73,12 +73,6 @@ impl Tenants {
     }
 }
 
-impl Drop for Tenants {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
 /// How many of these the broker has not closed.
 fn held(connections: &[OwnedFd]) -> usize {
     let open = |fd: &&OwnedFd| !readable(fd, Duration::ZERO);

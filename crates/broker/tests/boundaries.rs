@@ -165,5 +165,4 @@ fn a_tenant_may_be_one_boundary() {
         let mut another = Member::start(&socket, &user);
         assert_eq!(trust(a, &mut another, 2), trusted, "{name}: two users");
     }
-    let _ = std::fs::remove_dir_all(dir);
 }

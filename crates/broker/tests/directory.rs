@@ -3,7 +3,6 @@
 mod common;
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 
 use causeway_fabric::Address;
 use causeway_fabric::services::directory::DirectoryNode;
@@ -100,9 +99,8 @@ fn sessions_of_a_directory_s_node_come_back_before_the_directory_does() {
     process(&host, 20);
 }
 
-/// A host with a tenant that root and another user are of, the tenant's address, and what is to be
-/// removed.
-fn host_with_tenant() -> (common::Host, Address, PathBuf) {
+/// A host with a tenant that root and another user are of, and the tenant's address.
+fn host_with_tenant() -> (common::Host, Address) {
     let host = common::Host::new();
     let dir = host.dir.with_extension("tenants");
     let socket = dir.join("web.sock");
@@ -112,12 +110,12 @@ fn host_with_tenant() -> (common::Host, Address, PathBuf) {
     );
     std::fs::write(host.dir.join(common::CONFIG_NAME), text).unwrap();
     host.start_broker("0");
-    (host, Address::Socket(socket), dir)
+    (host, Address::Socket(socket))
 }
 
 #[test]
 fn only_root_and_the_broker_s_user_name_nodes() {
-    let (host, address, dir) = host_with_tenant();
+    let (host, address) = host_with_tenant();
     let name = || {
         Directory::open(&address)
             .unwrap()
@@ -135,13 +133,11 @@ fn only_root_and_the_broker_s_user_name_nodes() {
     // Node 20, and 4, as which the asking process has joined.
     assert_eq!(seen(&address), 2);
     assert_eq!(seen(&host.address()), 1, "another tenant sees none of it");
-    drop(host);
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
 fn only_root_and_the_broker_s_user_are_the_relay() {
-    let (host, address, dir) = host_with_tenant();
+    let (_host, address) = host_with_tenant();
     let create = |data| {
         let own = Sisci::open_as(Some(&address), None).unwrap();
         own.create_interrupt(Some(RELAY_NUMBER), data, false)
@@ -151,6 +147,4 @@ fn only_root_and_the_broker_s_user_are_the_relay() {
     // Interrupts without data have numbers of their own.
     as_user(ALICE, ALICE, || create(false)).unwrap();
     create(true).unwrap();
-    drop(host);
-    std::fs::remove_dir_all(dir).unwrap();
 }

@@ -371,6 +371,4 @@ fn tenants_do_not_see_each_other() {
         .unwrap();
     assert_eq!(all.len(), 2);
     assert_eq!(all[0].items.len(), 3);
-    drop(host);
-    let _ = std::fs::remove_dir_all(dir);
 }

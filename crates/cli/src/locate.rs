@@ -112,36 +112,20 @@ fn resolve(dir: &Path) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A directory that goes when the test ends.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-            fs::create_dir_all(&dir).unwrap();
-            Self(dir)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn prefers_the_private_directory() {
-        let root = Scratch::new("causeway-locate");
+        let made = tempfile::tempdir().unwrap();
+        let root = made.path();
         for dir in ["bin"].into_iter().chain(PLACES.map(|place| &place[3..])) {
-            fs::create_dir_all(root.0.join(dir)).unwrap();
+            fs::create_dir_all(root.join(dir)).unwrap();
         }
-        let bin = root.0.join("bin");
+        let bin = root.join("bin");
         assert!(matches!(
             Libraries::beside(&bin),
             Err(LocateError::NotFound(_))
         ));
         for place in PLACES.iter().rev().map(|place| &place[3..]) {
-            fs::write(root.0.join(place).join(VERBS), "").unwrap();
+            fs::write(root.join(place).join(VERBS), "").unwrap();
             let found = Libraries::beside(&bin).unwrap();
             assert!(found.path(VERBS).ends_with(Path::new(place).join(VERBS)));
         }
@@ -149,11 +133,12 @@ mod tests {
 
     #[test]
     fn refuses_a_name_that_ld_preload_would_split() {
-        let root = Scratch::new("causeway locate");
-        fs::create_dir_all(root.0.join("bin")).unwrap();
-        fs::create_dir_all(root.0.join("lib")).unwrap();
-        fs::write(root.0.join("lib").join(VERBS), "").unwrap();
-        let found = Libraries::beside(&root.0.join("bin"));
+        let made = tempfile::tempdir().unwrap();
+        let root = made.path().join("with space");
+        fs::create_dir_all(root.join("bin")).unwrap();
+        fs::create_dir_all(root.join("lib")).unwrap();
+        fs::write(root.join("lib").join(VERBS), "").unwrap();
+        let found = Libraries::beside(&root.join("bin"));
         assert!(matches!(found, Err(LocateError::Unloadable(_))));
     }
 }

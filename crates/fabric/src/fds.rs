@@ -330,10 +330,10 @@ mod tests {
         refused("/proc/self/ns/pid", OFlags::PATH);
         refused("/proc/self/ns/pid", OFlags::PATH | OFlags::NOFOLLOW);
         // A file may have any name.
-        let name = std::env::temp_dir().join(format!("pid:[{}]", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join("pid:[1]");
         std::fs::write(&name, b"").unwrap();
         refused(name.to_str().unwrap(), OFlags::RDONLY);
-        std::fs::remove_file(name).unwrap();
     }
 
     #[test]

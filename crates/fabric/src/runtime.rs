@@ -182,13 +182,6 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    fn scratch(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("cw-rt-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir(&dir).unwrap();
-        dir
-    }
-
     #[test]
     fn trees_are_found_beside_a_socket_wherever_it_is_mounted() {
         let told = "/run/causeway-tenants/web.sock.d/sys-7";
@@ -201,17 +194,17 @@ mod tests {
 
     #[test]
     fn a_missing_directory_is_made_private() {
-        let base = scratch("make");
-        let dir = base.join("a/b");
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("a/b");
         prepare(&dir).unwrap();
         assert_eq!(std::fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
         prepare(&dir).unwrap();
-        std::fs::remove_dir_all(base).unwrap();
     }
 
     #[test]
     fn links_files_and_open_directories_are_refused() {
-        let base = scratch("refuse");
+        let made = tempfile::tempdir().unwrap();
+        let base = made.path();
         let good = base.join("good");
         prepare(&good).unwrap();
         symlink(&good, base.join("link")).unwrap();
@@ -226,6 +219,5 @@ mod tests {
         ));
         std::fs::set_permissions(&good, std::fs::Permissions::from_mode(0o750)).unwrap();
         assert!(matches!(check(&good), Err(Error::RuntimeDir { .. })));
-        std::fs::remove_dir_all(base).unwrap();
     }
 }

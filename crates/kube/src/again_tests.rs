@@ -1,16 +1,15 @@
 //! Tests of specifications that are written again.
 
+use tempfile::TempDir;
+
 use super::*;
 
 /// A folder that goes when the test ends.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
-    fn new(name: &str, files: &[&str]) -> Scratch {
-        let base =
-            std::env::temp_dir().join(format!("causeway-again-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&base);
-        let scratch = Scratch(base);
+    fn new(files: &[&str]) -> Scratch {
+        let scratch = Scratch(tempfile::tempdir().unwrap());
         for file in files {
             scratch.add(file);
         }
@@ -18,13 +17,13 @@ impl Scratch {
     }
 
     fn add(&self, file: &str) {
-        let path = self.0.join(file);
+        let path = self.0.path().join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "").unwrap();
     }
 
     fn cdi(&self) -> PathBuf {
-        self.0.join("etc/cdi")
+        self.0.path().join("etc/cdi")
     }
 
     fn text(&self) -> String {
@@ -34,7 +33,7 @@ impl Scratch {
     /// Writes a specification as `cdi` does with these options.
     fn write(&self, prefix: &str, container_folder: &str, socket: Option<&str>) {
         let options = InjectionOptions {
-            folder: Some(self.0.join(prefix)),
+            folder: Some(self.0.path().join(prefix)),
             container_folder: container_folder.into(),
             socket: socket.map(PathBuf::from),
         };
@@ -45,13 +44,7 @@ impl Scratch {
     }
 
     fn again(&self, prefix: &str) -> Outcome {
-        again(&self.0.join(prefix), &self.cdi()).unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        again(&self.0.path().join(prefix), &self.cdi()).unwrap()
     }
 }
 
@@ -67,7 +60,7 @@ const SOCKET_FILE: &str = "/run/causeway-tenants/jobs/broker.sock";
 #[test]
 fn what_is_installed_or_removed_comes_in_or_goes_with_the_options_of_then() {
     for (folder, socket) in [("/opt/causeway", None), ("/elsewhere", Some(SOCKET_FILE))] {
-        let scratch = Scratch::new("options", &PACKAGES);
+        let scratch = Scratch::new(&PACKAGES);
         scratch.write("usr", folder, socket);
         let before = scratch.text();
         assert_eq!(scratch.again("usr"), Outcome::Same);
@@ -79,7 +72,7 @@ fn what_is_installed_or_removed_comes_in_or_goes_with_the_options_of_then() {
         assert_eq!(text.contains(SOCKET_FILE), socket.is_some());
         scratch.write("usr", folder, socket);
         assert_eq!(scratch.text(), text, "as `cdi` with the same options");
-        fs::remove_file(scratch.0.join(library)).unwrap();
+        fs::remove_file(scratch.0.path().join(library)).unwrap();
         assert_eq!(scratch.again("usr"), Outcome::Written);
         assert_eq!(scratch.text(), before);
     }
@@ -88,7 +81,7 @@ fn what_is_installed_or_removed_comes_in_or_goes_with_the_options_of_then() {
 #[test]
 fn of_a_folder_that_containers_see_whole_the_libraries_follow() {
     let files = ["bin/causeway-kube", "lib/libibverbs.so.1"];
-    let scratch = Scratch::new("whole", &files);
+    let scratch = Scratch::new(&files);
     scratch.write("", "/opt/causeway", Some(SOCKET_FILE));
     scratch.add("lib/librdmacm.so.1");
     assert_eq!(scratch.again(""), Outcome::Written);
@@ -102,14 +95,14 @@ fn of_a_folder_that_containers_see_whole_the_libraries_follow() {
 
 #[test]
 fn where_there_is_none_none_is_written() {
-    let scratch = Scratch::new("absent", &PACKAGES);
+    let scratch = Scratch::new(&PACKAGES);
     assert_eq!(scratch.again("usr"), Outcome::Absent);
     assert!(!scratch.cdi().exists());
 }
 
 #[test]
 fn what_another_program_has_written_or_somebody_has_changed_is_left_alone() {
-    let scratch = Scratch::new("foreign", &PACKAGES);
+    let scratch = Scratch::new(&PACKAGES);
     scratch.write("usr", "/opt/causeway", Some(SOCKET_FILE));
     let text = scratch.text();
     scratch.add("usr/lib/causeway/libsisci.so");
@@ -139,7 +132,7 @@ fn what_another_program_has_written_or_somebody_has_changed_is_left_alone() {
         assert_eq!(scratch.again("usr"), outcome, "{from}");
         assert_eq!(scratch.text(), changed);
     }
-    let target = scratch.0.join("target");
+    let target = scratch.0.path().join("target");
     fs::write(&target, &text).unwrap();
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&target, &path).unwrap();

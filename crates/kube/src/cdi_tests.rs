@@ -1,52 +1,50 @@
 //! Tests of the CDI specification.
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::*;
 
 /// A folder that goes when the test ends.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
     /// As `make` leaves it.
-    fn new(name: &str) -> Scratch {
+    fn new() -> Scratch {
         let files = [
             "bin/causeway-kube",
             "lib/libibverbs.so.1",
             "lib/librdmacm.so.1",
         ];
-        Scratch::of(name, &files)
+        Scratch::of(&files)
     }
 
-    fn of(name: &str, files: &[&str]) -> Scratch {
-        let base = std::env::temp_dir().join(format!("causeway-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&base);
+    fn of(files: &[&str]) -> Scratch {
+        let base = tempfile::tempdir().unwrap();
         for file in files {
-            let path = base.join(file);
+            let path = base.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
         Scratch(base)
     }
 
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     fn options(&self, socket: Option<&str>) -> InjectionOptions {
         InjectionOptions {
-            folder: Some(self.0.clone()),
+            folder: Some(self.path().to_owned()),
             container_folder: "/opt/causeway".into(),
             socket: socket.map(PathBuf::from),
         }
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn the_specification_names_folder_socket_and_hook() {
-    let folder = Scratch::new("cdi");
+    let folder = Scratch::new();
     let injection = Injection::new(&folder.options(Some("/run/tenants/jobs/broker.sock"))).unwrap();
     let spec: Value = serde_json::from_str(&injection.specification().unwrap()).unwrap();
     assert_eq!(spec["cdiVersion"], "0.5.0");
@@ -97,15 +95,15 @@ fn of_a_prefix_containers_get_our_files_alone() {
         "usr/lib/librdmacm.so.1",
         "usr/lib/libibverbs.so.1",
     ];
-    let scratch = Scratch::of("cdi-prefix", &files);
+    let scratch = Scratch::of(&files);
     let mut options = scratch.options(None);
-    options.folder = Some(scratch.0.join("usr"));
+    options.folder = Some(scratch.path().join("usr"));
     let injection = Injection::new(&options).unwrap();
     let mounts: Vec<_> = injection
         .mounts()
         .into_iter()
         .map(|mount| {
-            let host = Path::new(&mount.host).strip_prefix(&scratch.0).unwrap();
+            let host = Path::new(&mount.host).strip_prefix(scratch.path()).unwrap();
             let container = Path::new(&mount.container).strip_prefix("/opt/causeway");
             (host.to_owned(), container.unwrap().to_owned())
         })
@@ -129,7 +127,7 @@ fn of_a_prefix_containers_get_our_files_alone() {
     );
     let spec: Value = serde_json::from_str(&injection.specification().unwrap()).unwrap();
     let hook = &spec["devices"][0]["containerEdits"]["hooks"][0];
-    let path = scratch.0.join("usr/bin/causeway-kube");
+    let path = scratch.path().join("usr/bin/causeway-kube");
     assert_eq!(hook["path"], path.to_str().unwrap());
     let args: Vec<_> = hook["args"].as_array().unwrap()[2..].iter().collect();
     assert_eq!(
@@ -143,7 +141,7 @@ fn of_a_prefix_containers_get_our_files_alone() {
 
 #[test]
 fn without_a_hook_the_libraries_are_preloaded() {
-    let folder = Scratch::new("cdi-preload");
+    let folder = Scratch::new();
     let injection = Injection::new(&folder.options(None)).unwrap();
     assert!(injection.environment().is_empty());
     let [(name, value)] = &injection.preloading()[..] else {
@@ -155,10 +153,10 @@ fn without_a_hook_the_libraries_are_preloaded() {
 
 #[test]
 fn what_is_missing_is_named() {
-    let folder = Scratch::new("cdi-missing");
+    let folder = Scratch::new();
     let options = folder.options(Some("/run/a b/broker.sock"));
     assert!(Injection::new(&options).unwrap_err().contains("/run/a b"));
-    fs::remove_file(folder.0.join("bin/causeway-kube")).unwrap();
+    fs::remove_file(folder.path().join("bin/causeway-kube")).unwrap();
     let injection = Injection::new(&folder.options(None)).unwrap();
     assert!(
         injection
@@ -166,16 +164,16 @@ fn what_is_missing_is_named() {
             .unwrap_err()
             .contains("bin/causeway-kube")
     );
-    fs::remove_file(folder.0.join("lib/libibverbs.so.1")).unwrap();
+    fs::remove_file(folder.path().join("lib/libibverbs.so.1")).unwrap();
     let error = Injection::new(&folder.options(None)).unwrap_err();
     assert!(error.contains("libibverbs.so.1"));
 }
 
 #[test]
 fn the_file_is_put_in_place_at_once() {
-    let folder = Scratch::new("cdi-write");
+    let folder = Scratch::new();
     let injection = Injection::new(&folder.options(None)).unwrap();
-    let dir = folder.0.join("etc/cdi");
+    let dir = folder.path().join("etc/cdi");
     injection.write(&dir).unwrap();
     injection.write(&dir).unwrap();
     let names: Vec<_> = fs::read_dir(&dir)

@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn lines_go_to_the_file_as_far_as_the_level_goes() {
-        let name = format!("cw-log-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
         let lines = Lines {
             level: Level::INFO,
             file: Some(path.clone()),
@@ -166,7 +166,6 @@ mod tests {
             tracing::debug!("unheard");
         });
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
         assert_eq!(text.lines().count(), 1, "{text}");
         let expected = "INFO causeway_log::tests: connected qpn=7 wire=udp\n";
         assert!(text.ends_with(expected), "{text}");

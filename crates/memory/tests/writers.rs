@@ -89,11 +89,10 @@ fn direct_reads_arrive() {
     const BLOCK: usize = 16 * PAGE;
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(64 * PAGE);
-    let path = std::env::temp_dir().join(format!("causeway-direct-{}", std::process::id()));
-    std::fs::write(&path, vec![0x5a; BLOCK]).expect("a file");
+    let named = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(&named, vec![0x5a; BLOCK]).expect("written");
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-    let file = rustix::fs::open(&path, flags, rustix::fs::Mode::empty());
-    std::fs::remove_file(&path).expect("removed");
+    let file = rustix::fs::open(named.path(), flags, rustix::fs::Mode::empty());
     let file = file.expect("the file system of TMPDIR must know O_DIRECT");
     let (stop, reading) = (AtomicBool::new(false), Mutex::new(()));
     let once = || {

@@ -2,9 +2,7 @@
 #![cfg(feature = "etcd")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -14,10 +12,12 @@ use causeway_node::directory::etcd::{Change, Compare, Etcd, Failure, Watched};
 use causeway_node::directory::login::Login;
 use causeway_node::directory::settings::Tls;
 use causeway_node::limits::ENTRIES_MAX;
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 /// How long a member is waited for that does answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Ends an answer whose connection is held.
 const HELD: &str = "...";
 /// Begins an answer that takes longer than [`SHORT`], as bcrypt may.
@@ -165,42 +165,27 @@ fn a_member_that_cannot_answer_gives_way_to_the_next() {
         }
         other => panic!("{other:?}"),
     }
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", nobody.local_addr().unwrap());
-    drop(nobody);
+    // Bound, and not listening: nobody answers, and no other test gets the port.
+    let nobody = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&nobody, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = SocketAddrV4::try_from(getsockname(&nobody).unwrap()).unwrap();
+    let url = format!("http://{at}");
     let alone = Etcd::new(&[url], &Tls::default(), PATIENCE).unwrap();
     assert!(matches!(alone.list("/p/"), Err(Failure::Away(_))));
 }
 
-/// A file with a password, until it is dropped.
-struct PasswordFile(PathBuf);
-
-impl PasswordFile {
-    fn new(name: &str) -> PasswordFile {
-        let name = format!("cw-gateway-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let mut file = std::fs::File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .unwrap();
-        writeln!(file, "secret").unwrap();
-        PasswordFile(path)
-    }
-}
-
-impl Drop for PasswordFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A file with a password, which its owner alone can read.
+fn password_file() -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    writeln!(file, "secret").unwrap();
+    file
 }
 
 /// A client that has a user and a password.
-fn known_client(one: &Member, password: &PasswordFile, patience: Duration) -> Etcd {
+fn known_client(one: &Member, password: &NamedTempFile, patience: Duration) -> Etcd {
     let login = Login {
         user: "hosts".into(),
-        password_file: password.0.clone(),
+        password_file: password.path().to_owned(),
     };
     client(&[one], patience).logged_in(Some(login)).unwrap()
 }
@@ -210,7 +195,7 @@ fn a_login_may_take_longer_than_other_requests() {
     let token = format!(r#"{SLOW}{{"header":{{}},"token":"t"}}"#);
     let listing = r#"{"header":{"revision":"9"}}"#;
     let one = member(&[(200, &token), (200, listing)]);
-    let password = PasswordFile::new("slow");
+    let password = password_file();
     let etcd = known_client(&one, &password, SHORT);
     assert_eq!(etcd.list("/p/").unwrap().revision, 9);
     let (path, request) = one.asked.recv().unwrap();
@@ -235,7 +220,7 @@ fn an_etcd_that_asks_nobody_is_asked_without_a_token() {
         (200, listing),
         (200, listing),
     ]);
-    let password = PasswordFile::new("needless");
+    let password = password_file();
     let etcd = known_client(&one, &password, PATIENCE);
     for _ in 0..3 {
         assert_eq!(etcd.list("/p/").unwrap().revision, 9);

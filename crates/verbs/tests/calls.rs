@@ -2,39 +2,33 @@
 
 mod common;
 
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Seconds after which the broker of a test ends by itself.
 const BROKER_IDLE: &str = "1";
 
-/// A runtime directory of its own, as the broker demands it: for its owner alone.
-fn runtime_dir(name: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("causeway-calls-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::DirBuilder::new()
-        .mode(0o700)
-        .create(&dir)
-        .expect("runtime directory");
-    dir
-}
-
 /// Runs the program on one wire; its output tells which checks failed.
 fn run(program: &Path, wire: &str) {
-    let dir = runtime_dir(wire);
+    // As the broker demands it: for its owner alone.
+    let dir = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir()
+        .expect("runtime directory");
     let output = Command::new("timeout")
         .arg("60")
         .arg(program)
         .env("LD_LIBRARY_PATH", common::built())
-        .env("CAUSEWAY_RUNTIME_DIR", &dir)
+        .env("CAUSEWAY_RUNTIME_DIR", dir.path())
         .env("CAUSEWAY_BROKER_BIN", common::broker())
         .env("CAUSEWAY_IDLE_SECONDS", BROKER_IDLE)
         .env("CAUSEWAY_WIRE", wire)
         .output()
         .expect("the compiled program");
     // The broker may still be there; it needs its folder no more.
-    let _ = std::fs::remove_dir_all(&dir);
+    drop(dir);
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -361,10 +361,10 @@ mod tests {
 
     #[test]
     fn what_a_killed_broker_had_is_reserved_until_its_time_is_over() {
-        let dir = std::env::temp_dir().join(format!("cw-claims-{}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
+        let made = tempfile::tempdir().unwrap();
+        let dir = made.path();
         let tenants = Config::without_file().tenants;
-        let mut first = Claims::load(&dir, &tenants);
+        let mut first = Claims::load(dir, &tenants);
         assert!(!dir.join(FILE).exists());
         for id in 0..4 {
             first.enter(claim(id), u64::from(id) + 100, who(7, 1).now);
@@ -373,7 +373,7 @@ mod tests {
         assert!(first.next_expiry().is_none() && !first.is_reserved(claim(0)));
         // As if it were killed.
         std::mem::forget(first);
-        let mut second = Claims::load(&dir, &tenants);
+        let mut second = Claims::load(dir, &tenants);
         let reserved: Vec<bool> = (0..5).map(|id| second.is_reserved(claim(id))).collect();
         assert_eq!(reserved, [true, false, true, true, false]);
         let returns = |id, name, who| second.may_return(claim(id), name, who);
@@ -397,18 +397,18 @@ mod tests {
         second.expire(end);
         assert!(!second.is_reserved(claim(2)) && second.next_expiry().is_none());
         std::mem::forget(second);
-        let mut third = Claims::load(&dir, &tenants);
+        let mut third = Claims::load(dir, &tenants);
         assert!(third.is_reserved(claim(0)) && !third.is_reserved(claim(2)));
         assert!(!third.may_return(claim(0), 100, who(7, 1)));
         assert!(third.may_return(claim(0), 100, who(7, 5)));
         third.enter(claim(0), 100, who(7, 5).now);
         third.give(claim(0), Owner::ANYBODY);
         std::mem::forget(third);
-        let mut third = Claims::load(&dir, &tenants);
+        let mut third = Claims::load(dir, &tenants);
         assert!(third.may_return(claim(0), 100, stranger));
         third.enter(claim(0), 100, stranger.now);
         std::mem::forget(third);
-        let mut third = Claims::load(&dir, &tenants);
+        let mut third = Claims::load(dir, &tenants);
         assert!(
             third.may_return(claim(0), 100, who(7, 5)),
             "it is shared still"
@@ -418,7 +418,6 @@ mod tests {
         drop(third);
         assert!(!dir.join(FILE).exists(), "nothing is claimed");
         fs::write(dir.join(FILE), [1; 3 * RECORD + 5]).unwrap();
-        assert!(Claims::load(&dir, &tenants).next_expiry().is_none());
-        let _ = fs::remove_dir_all(&dir);
+        assert!(Claims::load(dir, &tenants).next_expiry().is_none());
     }
 }

@@ -18,27 +18,10 @@ fn device() -> SysfsRequest {
     }
 }
 
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("cw-view-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir(&dir).unwrap();
-        Scratch(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn the_view_reads_as_the_kernels_would() {
-    let scratch = Scratch::new("read");
-    let mut sysfs_views = SysfsViews::new(scratch.0.clone(), None);
+    let scratch = tempfile::tempdir().unwrap();
+    let mut sysfs_views = SysfsViews::new(scratch.path().to_owned(), None);
     let root = PathBuf::from(sysfs_views.show(3, &device()).unwrap());
     let class = root.join("sys/class/infiniband/cway0");
     let expected = [
@@ -99,8 +82,8 @@ fn the_view_reads_as_the_kernels_would() {
 
 #[test]
 fn a_changed_description_replaces_the_view_and_an_equal_one_does_not() {
-    let scratch = Scratch::new("replace");
-    let mut sysfs_views = SysfsViews::new(scratch.0.clone(), None);
+    let scratch = tempfile::tempdir().unwrap();
+    let mut sysfs_views = SysfsViews::new(scratch.path().to_owned(), None);
     let root = PathBuf::from(sysfs_views.show(3, &device()).unwrap());
     let gid = root.join("sys/class/infiniband/cway0/ports/1/gids/2");
     fs::remove_file(&gid).unwrap();
@@ -113,18 +96,18 @@ fn a_changed_description_replaces_the_view_and_an_equal_one_does_not() {
     assert!(gid.exists());
     sysfs_views.show(4, &device()).unwrap();
     assert_eq!(
-        fs::read_dir(&scratch.0).unwrap().count(),
+        fs::read_dir(&scratch).unwrap().count(),
         2,
         "one view each, nothing between"
     );
     sysfs_views.remove_all();
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0);
 }
 
 #[test]
 fn names_that_are_not_interfaces_are_refused() {
-    let scratch = Scratch::new("names");
-    let mut sysfs_views = SysfsViews::new(scratch.0.clone(), None);
+    let scratch = tempfile::tempdir().unwrap();
+    let mut sysfs_views = SysfsViews::new(scratch.path().to_owned(), None);
     for bad in [
         "",
         ".",
@@ -143,13 +126,13 @@ fn names_that_are_not_interfaces_are_refused() {
     let mut many = device();
     many.gids = vec![many.gids[0].clone(); SYSFS_GIDS_MAX + 1];
     assert_eq!(sysfs_views.show(3, &many), Err(Errno::INVAL));
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0);
 }
 
 #[test]
 fn counters_change_in_files_that_are_open() {
-    let scratch = Scratch::new("counters");
-    let mut sysfs_views = SysfsViews::new(scratch.0.clone(), None);
+    let scratch = tempfile::tempdir().unwrap();
+    let mut sysfs_views = SysfsViews::new(scratch.path().to_owned(), None);
     let root = PathBuf::from(sysfs_views.show(3, &device()).unwrap());
     let path = root.join("sys/class/infiniband/cway0/ports/1/counters/port_xmit_data");
     let read = || fs::read_to_string(&path).unwrap();

@@ -5,11 +5,13 @@ pub mod heir;
 pub mod machine;
 pub mod nodes;
 
+use std::fs::Permissions;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use causeway_broker::server::REQUESTS_PER_TURN;
@@ -22,9 +24,10 @@ use causeway_fabric::{
 use causeway_identity::Slot;
 use causeway_shm::layout::INBOX_LEN;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use tempfile::TempDir;
 
 /// Longest wait for anything; reached only by a failing test.
-pub const PATIENCE: Duration = Duration::from_secs(8);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// In the runtime directory: the configuration of brokers that are started there.
 pub const CONFIG_NAME: &str = "test.toml";
@@ -32,17 +35,18 @@ pub const CONFIG_NAME: &str = "test.toml";
 /// A runtime directory of one test. Its broker, if any, is killed at the end.
 pub struct Host {
     pub dir: PathBuf,
+    /// Holds `dir`, and removes it.
+    made: TempDir,
 }
 
 impl Host {
     pub fn new() -> Host {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("cw-broker-{}-{number}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&dir);
+        let made = tempfile::tempdir().unwrap();
+        // Tests put beside `dir` what other users are to reach.
+        std::fs::set_permissions(made.path(), Permissions::from_mode(0o711)).unwrap();
+        let dir = made.path().join("run");
         runtime::prepare(&dir).unwrap();
-        Host { dir }
+        Host { dir, made }
     }
 
     /// With a broker that ends after `idle` seconds; 0 is never.
@@ -120,7 +124,6 @@ impl Drop for Host {
         if let Some(pid) = self.broker_pid().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -139,13 +139,12 @@ mod tests {
 
     #[test]
     fn a_program_says_its_version_and_others_are_not_believed() {
-        let dir = std::env::temp_dir().join(format!("causeway-version-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+        let dir = tempfile::tempdir().unwrap();
         // Written by another process: one that this one forks meanwhile would hold it open for
         // writing, and it could not be run.
         const WRITE: &str = r#"printf '#!/bin/sh\necho %s\n' "$2" > "$1" && chmod 755 "$1""#;
         let says = |name: &str, text: &str| {
-            let path = dir.join(name);
+            let path = dir.path().join(name);
             let mut command = Command::new("sh");
             command.args(["-c", WRITE, "sh"]).arg(&path).arg(text);
             assert!(command.status().unwrap().success());
@@ -158,6 +157,5 @@ mod tests {
         assert!(may_run(&older));
         fs::set_permissions(&older, fs::Permissions::from_mode(0o775)).unwrap();
         assert!(!may_run(&older), "a group may write it");
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

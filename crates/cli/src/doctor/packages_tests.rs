@@ -1,39 +1,34 @@
 //! Tests of the packages' checks: machines are folders.
 
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+
+use tempfile::TempDir;
 
 use super::*;
 use crate::doctor::Verdict;
 
 /// A machine's files, which go when the test ends.
-struct Machine(PathBuf);
+struct Machine(TempDir);
 
 impl Machine {
-    fn new(name: &str) -> Machine {
-        let dir =
-            std::env::temp_dir().join(format!("causeway-doctor-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).unwrap();
-        Machine(dir)
+    fn new() -> Machine {
+        Machine(tempfile::tempdir().unwrap())
+    }
+
+    fn root(&self) -> &Path {
+        self.0.path()
     }
 
     fn add(&self, file: &str, text: &str) {
-        let path = self.0.join(file);
+        let path = self.root().join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
     fn link(&self, file: &str, target: &str) {
-        let path = self.0.join(file);
+        let path = self.root().join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(target, path).unwrap();
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -48,47 +43,47 @@ const WANTED: &str = "etc/systemd/system/sockets.target.wants/causewayd.socket";
 
 #[test]
 fn the_socket_unit_is_installed_enabled_and_runs() {
-    let machine = Machine::new("unit");
-    assert!(!is_installed(&machine.0));
+    let machine = Machine::new();
+    assert!(!is_installed(machine.root()));
     machine.add("lib/systemd/system/causewayd.socket", "");
-    assert!(is_installed(&machine.0));
-    let said = socket_unit(&machine.0);
+    assert!(is_installed(machine.root()));
+    let said = socket_unit(machine.root());
     assert_eq!(said.verdict, Verdict::Ok, "no systemd: {said:?}");
     machine.add("run/systemd/system/x", "");
-    let said = socket_unit(&machine.0);
+    let said = socket_unit(machine.root());
     assert!(warning(&said).contains("not enabled"), "{said:?}");
     assert!(
         said.text
             .ends_with(", then systemctl enable --now causewayd.socket")
     );
     machine.link(WANTED, "/usr/lib/systemd/system/causewayd.socket");
-    let said = socket_unit(&machine.0);
+    let said = socket_unit(machine.root());
     assert!(warning(&said).ends_with(", then systemctl start causewayd.socket"));
     machine.add(SOCKET, "");
-    assert_eq!(socket_unit(&machine.0).verdict, Verdict::Ok);
-    fs::remove_file(machine.0.join(WANTED)).unwrap();
-    let said = socket_unit(&machine.0);
+    assert_eq!(socket_unit(machine.root()).verdict, Verdict::Ok);
+    fs::remove_file(machine.root().join(WANTED)).unwrap();
+    let said = socket_unit(machine.root());
     assert!(warning(&said).ends_with(": systemctl enable causewayd.socket"));
     machine.link("etc/systemd/system/causewayd.socket", "/dev/null");
-    let said = socket_unit(&machine.0);
+    let said = socket_unit(machine.root());
     assert!(warning(&said).contains("systemctl unmask causewayd.socket"));
 }
 
 #[test]
 fn the_group_is_there_and_the_socket_is_its() {
-    let machine = Machine::new("group");
+    let machine = Machine::new();
     machine.add("etc/group", "root:x:0:\nbroken\n");
-    let said = group(&machine.0);
+    let said = group(machine.root());
     assert!(
         warning(&said).contains("groupadd --system causeway"),
         "{said:?}"
     );
     machine.add(SOCKET, "");
-    let own = fs::metadata(machine.0.join(SOCKET)).unwrap().gid();
+    let own = fs::metadata(machine.root().join(SOCKET)).unwrap().gid();
     machine.add("etc/group", &format!("causeway:x:{own}:\n"));
-    assert_eq!(group(&machine.0).verdict, Verdict::Ok);
+    assert_eq!(group(machine.root()).verdict, Verdict::Ok);
     machine.add("etc/group", &format!("causeway:x:{}:\n", own + 1));
-    let said = group(&machine.0);
+    let said = group(machine.root());
     assert!(warning(&said).ends_with(", then systemctl restart causewayd.socket"));
 }
 

@@ -167,25 +167,14 @@ mod tests {
     use crate::doctor::Verdict;
 
     /// A root with these files.
-    struct Made(std::path::PathBuf);
-
-    impl Made {
-        fn new(name: &str, files: &[(&str, &[u8])]) -> Made {
-            let dir = format!("causeway-doctor-{}-{name}", std::process::id());
-            let root = std::env::temp_dir().join(dir);
-            for (path, bytes) in files {
-                let path = root.join(path);
-                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-                std::fs::write(path, bytes).unwrap();
-            }
-            Made(root)
+    fn root_with(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, bytes) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
         }
-    }
-
-    impl Drop for Made {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+        root
     }
 
     const OFFERED: (&str, &[u8]) = ("sys/bus/virtio/devices/virtio3/device", b"0x0024\n");
@@ -210,48 +199,45 @@ mod tests {
                 "sysctl user.max_user_namespaces=15000",
             ),
         ] {
-            let made = Made::new("sysctl", &[(path, value.as_bytes())]);
-            let found = user_namespaces_of(&made.0, false, &|| Ok(()));
+            let made = root_with(&[(path, value.as_bytes())]);
+            let found = user_namespaces_of(made.path(), false, &|| Ok(()));
             assert_eq!(found.verdict, Verdict::Warn);
             assert!(found.text.ends_with(mend), "{}", found.text);
-            let admin = user_namespaces_of(&made.0, true, &|| Err(Errno::PERM));
+            let admin = user_namespaces_of(made.path(), true, &|| Err(Errno::PERM));
             assert_eq!(admin.verdict, Verdict::Ok);
         }
-        let made = Made::new(
-            "ubuntu",
-            &[
-                (
-                    "proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-                    b"0\n",
-                ),
-                ("proc/sys/kernel/unprivileged_userns_clone", b"1\n"),
-                ("proc/sys/user/max_user_namespaces", b"95000\n"),
-            ],
-        );
-        let found = user_namespaces_of(&made.0, false, &|| Ok(()));
+        let made = root_with(&[
+            (
+                "proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+                b"0\n",
+            ),
+            ("proc/sys/kernel/unprivileged_userns_clone", b"1\n"),
+            ("proc/sys/user/max_user_namespaces", b"95000\n"),
+        ]);
+        let found = user_namespaces_of(made.path(), false, &|| Ok(()));
         assert_eq!(found.verdict, Verdict::Ok);
-        let refused = user_namespaces_of(&made.0, false, &|| Err(Errno::PERM));
+        let refused = user_namespaces_of(made.path(), false, &|| Err(Errno::PERM));
         assert!(refused.text.contains("--cap-add SYS_ADMIN"));
     }
 
     #[test]
     fn a_driver_that_is_missing_is_told_of_where_a_device_is_offered() {
-        let told = |name, files: &[(&str, &[u8])]| guest_driver_of(&Made::new(name, files).0);
+        let told = |files: &[(&str, &[u8])]| guest_driver_of(root_with(files).path());
         let network: (&str, &[u8]) = ("sys/bus/virtio/devices/virtio0/device", b"0x0001\n");
-        assert_eq!(told("none", &[network]).verdict, Verdict::Ok);
-        let plain = told("plain", &[network, OFFERED, (SECURE, &[6, 0, 0, 0, 0])]);
+        assert_eq!(told(&[network]).verdict, Verdict::Ok);
+        let plain = told(&[network, OFFERED, (SECURE, &[6, 0, 0, 0, 0])]);
         assert_eq!(plain.verdict, Verdict::Warn);
         assert!(plain.text.contains("modprobe causeway; if"));
-        let debian = told("debian", &[OFFERED, (SECURE, &[6, 0, 0, 0, 1])]);
+        let debian = told(&[OFFERED, (SECURE, &[6, 0, 0, 0, 1])]);
         assert!(
             debian
                 .text
                 .contains("mokutil --import /var/lib/dkms/mok.pub")
         );
         let key: (&str, &[u8]) = ("var/lib/shim-signed/mok/MOK.der", b"");
-        let ubuntu = told("ubuntu", &[OFFERED, key, (SECURE, &[6, 0, 0, 0, 1])]);
+        let ubuntu = told(&[OFFERED, key, (SECURE, &[6, 0, 0, 0, 1])]);
         assert!(ubuntu.text.contains("/var/lib/shim-signed/mok/MOK.der"));
-        let loaded = told("loaded", &[OFFERED, ("dev/causeway", b"")]);
+        let loaded = told(&[OFFERED, ("dev/causeway", b"")]);
         assert_eq!(loaded.verdict, Verdict::Ok);
     }
 

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use causeway_device::{Context, OpenError};
 use causeway_fabric::Address;
 use causeway_fabric::remoting::{Header, Kind, ONE_WAY, Received, encode_body, receive, send};
+use causeway_fabric::runtime::SOCKET_NAME;
 use causeway_fabric::services::{
     EVENT_PEERS, METHODS, PeerChange, PeerEvent, SERVICE, broker::dispatch,
 };
@@ -20,11 +20,12 @@ use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
     shutdown, socket_with,
 };
+use tempfile::TempDir;
 
 use crate::tables::{Tables, Turn, fresh_name};
 
 /// How long a test waits for what must happen.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the broker treats a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ struct Shared {
 
 /// A broker, until it is dropped.
 pub struct Broker {
-    path: PathBuf,
+    dir: Arc<TempDir>,
     shared: Arc<Shared>,
     listener: Arc<OwnedFd>,
 }
@@ -81,14 +82,11 @@ pub struct Broker {
 impl Broker {
     /// Starts one, at an address of its own.
     pub fn start() -> Broker {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("causeway-made-up-{}-{number}", std::process::id());
-        Broker::start_at(std::env::temp_dir().join(name), &[])
+        Broker::start_in(Arc::new(tempfile::tempdir().unwrap()), &[])
     }
 
-    fn start_at(path: PathBuf, manners: &[(&'static str, Manner)]) -> Broker {
-        let _ = std::fs::remove_file(&path);
+    fn start_in(dir: Arc<TempDir>, manners: &[(&'static str, Manner)]) -> Broker {
+        let path = dir.path().join(SOCKET_NAME);
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let listener = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -96,7 +94,7 @@ impl Broker {
         let (shared, listener) = (Arc::<Shared>::default(), Arc::new(listener));
         let (accepting, serving) = (Arc::clone(&listener), Arc::clone(&shared));
         let broker = Broker {
-            path,
+            dir,
             shared,
             listener,
         };
@@ -107,9 +105,14 @@ impl Broker {
         broker
     }
 
+    /// Where its socket is.
+    fn path(&self) -> PathBuf {
+        self.dir.path().join(SOCKET_NAME)
+    }
+
     /// A device that is attached to it.
     pub fn open(&self) -> Result<Arc<Context>, OpenError> {
-        Context::open_at(&Address::Socket(self.path.clone()))
+        Context::open_at(&Address::Socket(self.path()))
     }
 
     /// Ends it: connections are closed, and nobody listens. Another starts where it was, that knows
@@ -120,9 +123,9 @@ impl Broker {
 
     /// As [`Broker::restart`]; the next one treats its first calls so.
     pub fn restart_with(self, manners: &[(&'static str, Manner)]) -> Broker {
-        let path = self.path.clone();
+        let dir = Arc::clone(&self.dir);
         drop(self);
-        Broker::start_at(path, manners)
+        Broker::start_in(dir, manners)
     }
 
     /// How the next call of a method that has no manner yet is treated.
@@ -176,7 +179,7 @@ impl Drop for Broker {
     fn drop(&mut self) {
         let mut inner = self.shared.inner.lock().unwrap();
         inner.gone = true;
-        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(self.path());
         // Ends the threads that wait on them.
         let _ = shutdown(&self.listener, Shutdown::Both);
         for connection in inner.connections.values() {

@@ -16,7 +16,7 @@ use crate::memory::write_until_asked;
 use crate::side::{Side, connect, connected, exchange};
 
 /// Longer than a thread takes that the machine lets run, and less than a call to the broker may.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(4);
 /// Long enough for a thread that blocks to fall asleep.
 const ASLEEP: Duration = Duration::from_millis(50);
 

@@ -3,27 +3,28 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use tempfile::TempDir;
+
 use super::*;
 
 /// A root, and beside it what must not be touched; both go when the test ends.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let base = std::env::temp_dir().join(format!("causeway-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&base);
-        fs::create_dir_all(base.join("root/etc")).unwrap();
-        fs::create_dir(base.join("outside")).unwrap();
-        fs::write(base.join("outside/file"), "outside").unwrap();
-        Scratch(base)
+    fn new() -> Scratch {
+        let scratch = Scratch(tempfile::tempdir().unwrap());
+        fs::create_dir_all(scratch.path("root/etc")).unwrap();
+        fs::create_dir(scratch.path("outside")).unwrap();
+        fs::write(scratch.path("outside/file"), "outside").unwrap();
+        scratch
     }
 
     fn root(&self) -> Root {
-        Root::open(&self.0.join("root")).unwrap()
+        Root::open(&self.path("root")).unwrap()
     }
 
     fn path(&self, path: &str) -> PathBuf {
-        self.0.join(path)
+        self.0.path().join(path)
     }
 
     fn outside_is_untouched(&self) -> bool {
@@ -32,15 +33,9 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn links_lead_inside_the_root() {
-    let scratch = Scratch::new("inside");
+    let scratch = Scratch::new();
     let absolute = scratch.path("outside");
     symlink(&absolute, scratch.path("root/absolute")).unwrap();
     symlink("../../outside", scratch.path("root/etc/relative")).unwrap();
@@ -61,7 +56,7 @@ fn links_lead_inside_the_root() {
 
 #[test]
 fn places_of_mounts_are_reached_by_no_link() {
-    let scratch = Scratch::new("mounts");
+    let scratch = Scratch::new();
     symlink("etc", scratch.path("root/sys")).unwrap();
     let error = scratch.root().of_mounts("/sys").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::LOOP.raw_os_error()));
@@ -70,7 +65,7 @@ fn places_of_mounts_are_reached_by_no_link() {
 
 #[test]
 fn no_file_of_the_image_is_written_in_a_mount() {
-    let scratch = Scratch::new("volume");
+    let scratch = Scratch::new();
     // Every Linux has a mount there.
     let root = Root::open(Path::new("/")).unwrap();
     let error = root.of_image("/proc").unwrap_err();
@@ -80,7 +75,7 @@ fn no_file_of_the_image_is_written_in_a_mount() {
 
 #[test]
 fn a_link_is_replaced_and_what_it_names_is_not() {
-    let scratch = Scratch::new("replace");
+    let scratch = Scratch::new();
     let etc = scratch.root().of_image("/etc").unwrap().unwrap();
     for name in ["cache", "cache.causeway"] {
         symlink(
@@ -99,7 +94,7 @@ fn a_link_is_replaced_and_what_it_names_is_not() {
 
 #[test]
 fn only_regular_files_of_the_allowed_length_are_read() {
-    let scratch = Scratch::new("read");
+    let scratch = Scratch::new();
     let etc = scratch.root().of_image("/etc").unwrap().unwrap();
     fs::write(scratch.path("root/etc/file"), "12345").unwrap();
     symlink("file", scratch.path("root/etc/link")).unwrap();
@@ -120,7 +115,7 @@ fn only_regular_files_of_the_allowed_length_are_read() {
 
 #[test]
 fn a_link_does_not_stand_for_a_directory_to_be_made() {
-    let scratch = Scratch::new("make");
+    let scratch = Scratch::new();
     let etc = scratch.root().of_image("/etc").unwrap().unwrap();
     symlink(scratch.path("outside"), scratch.path("root/etc/infiniband")).unwrap();
     assert!(!etc.has("infiniband"));

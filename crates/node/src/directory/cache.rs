@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn a_view_is_kept_and_validated() {
-        let dir = std::env::temp_dir().join(format!("cw-directory-cache-{}", std::process::id()));
-        let path = dir.join("deep/view.json");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/view.json");
         assert_eq!(load(&path, "lab", "a"), Ok(None));
         let record = r#"{"addresses":["10.0.0.1"],"port":1,"version":"1","protocol":11,
             "tenants":[],"connections":5}"#;
@@ -162,6 +162,5 @@ mod tests {
             let outcome = load(&path, "lab", "a");
             assert!(outcome.is_err(), "{new}: {outcome:?}");
         }
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn a_password_is_read_if_nobody_else_can() {
-        let dir = std::env::temp_dir().join(format!("cw-login-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let made = tempfile::tempdir().unwrap();
+        let dir = made.path();
         let file = |text: &str, mode: u32| {
             let path = dir.join("password");
             let _ = std::fs::remove_file(&path);
@@ -115,7 +115,6 @@ mod tests {
         let target = file("secret", 0o600).password_file;
         symlink(target, &link).unwrap();
         assert!(read(&link).is_err(), "a symbolic link");
-        assert!(read(&dir).unwrap_err().contains("regular"));
-        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(read(dir).unwrap_err().contains("regular"));
     }
 }

@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn files_change_the_defaults_within_limits() {
-        let directory = std::env::temp_dir().join(format!("causeway-rs-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let plain = Config::read(&directory);
+        let made = tempfile::tempdir().unwrap();
+        let directory = made.path();
+        let plain = Config::read(directory);
         assert_eq!(plain.sizes.receive_buffer, RECEIVE_BUFFER);
         assert_eq!(plain.polling, Duration::from_micros(10));
         for (name, text) in [
@@ -165,8 +165,7 @@ mod tests {
         ] {
             fs::write(directory.join(name), text).unwrap();
         }
-        let changed = Config::read(&directory);
-        fs::remove_dir_all(&directory).unwrap();
+        let changed = Config::read(directory);
         assert_eq!(changed.sizes.receive_buffer, 1_000_064);
         assert_eq!(changed.sizes.half() % HALF_ALIGNMENT, 0);
         assert_eq!(changed.sizes.sends, QUEUE_MIN);

@@ -19,12 +19,11 @@ fn gid_of(root: &Path) -> String {
 
 #[test]
 fn an_own_view_is_whole_whoever_writes_it_at_the_same_time() {
-    let dir = std::env::temp_dir().join(format!("cw-own-view-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir(&dir).unwrap();
-    let first = write_own(&dir, &device(1)).unwrap();
-    assert_eq!(write_own(&dir, &device(1)).unwrap(), first);
-    let second = write_own(&dir, &device(2)).unwrap();
+    let made = tempfile::tempdir().unwrap();
+    let dir = made.path();
+    let first = write_own(dir, &device(1)).unwrap();
+    assert_eq!(write_own(dir, &device(1)).unwrap(), first);
+    let second = write_own(dir, &device(2)).unwrap();
     assert_ne!(first, second, "who reads the first goes on");
     assert!(gid_of(&first).ends_with("0a00:0001\n"));
     assert!(gid_of(&second).ends_with("0a00:0002\n"));
@@ -35,26 +34,23 @@ fn an_own_view_is_whole_whoever_writes_it_at_the_same_time() {
         &format!(".{}{NEW_SUFFIX}/sys", std::process::id()),
     ))
     .unwrap();
-    assert_eq!(write_own(&dir, &device(1)).unwrap(), first);
-    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing between");
-    assert!(write_own(&dir, &device(1)).is_ok());
+    assert_eq!(write_own(dir, &device(1)).unwrap(), first);
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 2, "nothing between");
+    assert!(write_own(dir, &device(1)).is_ok());
     let mut bad = device(3);
     bad.gids[0].ifname = "../x".into();
-    assert!(write_own(&dir, &bad).is_err());
-    fs::remove_dir_all(&dir).unwrap();
+    assert!(write_own(dir, &bad).is_err());
 }
 
 #[test]
 fn a_view_takes_anothers_place_without_an_exchange_of_names() {
-    let dir = std::env::temp_dir().join(format!("cw-view-place-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir(&dir).unwrap();
+    let made = tempfile::tempdir().unwrap();
+    let dir = made.path();
     let (root, new) = (dir.join("view"), dir.join("view.new"));
     for last in 1..=3 {
         fill(&new, &plan(&device(last), "1")).unwrap();
         put_in_place(&new, &root).unwrap();
         assert!(gid_of(&root).ends_with(&format!("0a00:000{last}\n")));
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing is left");
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 1, "nothing is left");
     }
-    fs::remove_dir_all(&dir).unwrap();
 }
