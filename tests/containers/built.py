@@ -112,6 +112,7 @@ def rootless(check, folder, archive):
                       rootless_pair(engine, program, wire, runtime))
     finally:
         engine.end()
+    check("image, rootless: no process is left", engine.left())
 
 
 def built(check, folder):
@@ -135,5 +136,6 @@ def built(check, folder):
         os.chmod(archive, 0o644)
     finally:
         engine.end()
+    check("image: no process is left", engine.left())
     rootless(check, folder, archive)
     shutil.rmtree(runtime, ignore_errors=True)

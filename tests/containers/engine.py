@@ -3,8 +3,10 @@
 import os
 import shutil
 import subprocess
+import time
 
 SECONDS = 60
+POLL_SECONDS = 0.05
 # Within what a test's own process may have, where it must not raise limits.
 CONF = """[containers]
 default_ulimits = ["nofile=1024:4096", "nproc=1024:4096"]
@@ -85,12 +87,38 @@ class Engine:
         device = ["--device", device] if device else []
         return ("run", "--rm", "--network", network, *device, *options, image, *argv)
 
+    def processes(self):
+        """Every process of podman's own that runs, whoever its parent is."""
+        home = f"HOME={self.folder}/home".encode()
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if home not in file.read().split(b"\0"):
+                        continue
+                with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                    found.append(f"{pid} {file.read().strip()}")
+            except OSError:
+                # It has ended.
+                continue
+        return found
+
+    def left(self):
+        """A problem, unless all processes end that `end` was to end."""
+        until = time.monotonic() + SECONDS
+        while (found := self.processes()) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        return f"still run: {found}" if found else None
+
     def end(self):
-        """Ends every container."""
+        """Ends every container, and what podman leaves running for its next command."""
         self("rm", "--all", "--force", "--time", "0")
         if self.user:
             # What it stored belongs to its users.
             self("unshare", "rm", "-rf", f"{self.folder}/storage")
+            # Each command of an ordinary user's starts a process that keeps the user namespace, if
+            # there is none. This one ends it, so it comes last.
+            self("system", "migrate")
         subprocess.run(["umount", "-l", f"{self.folder}/storage/{self.driver}"], check=False,
                        stderr=subprocess.DEVNULL)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -208,4 +208,5 @@ def podman(check, folder):
         finally:
             node.end()
             engine.end()
+        check(f"{who}: no process is left", engine.left())
     check("podman: the host shows no device", None if entries() == before else "it does")

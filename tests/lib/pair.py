@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 import time
 
+from lib.silence import Limit
+
 # Words with which these programs report trouble; a zero exit status does not excuse them.
 TROUBLE = re.compile(
     r"fail|error|couldn.t|unable|cannot|invalid|not supported|mismatch|segmentation|panicked|"
@@ -119,14 +121,14 @@ class Pair:
                               for cpu, argv in zip((0, 1), self.argv))
 
     def run(self, seconds, expect=None, words=True):
-        """Runs both to their ends. `expect(client_text)` may return a problem; with `words`, so
-        do words of trouble in either output."""
+        """Runs both to their ends: one that hangs says nothing for so many seconds.
+        `expect(client_text)` may return a problem; with `words`, so do words of trouble in either
+        output."""
         start = time.monotonic()
-        deadline = start + seconds
         files = [tempfile.TemporaryFile("w+", errors="replace") for _ in range(2)]
         processes = []
         try:
-            problem = self._run(files, processes, deadline)
+            problem = self._run(files, processes, seconds)
         finally:
             for process in processes:
                 end_group(process)
@@ -146,15 +148,16 @@ class Pair:
         processes.append(process)
         return process
 
-    def _run(self, files, processes, deadline):
+    def _run(self, files, processes, seconds):
+        limit = Limit(seconds, time.monotonic())
         server = self._start(self.world.server, self.argv[0], files[0], processes)
-        if not wait_listening(server, deadline, self.listening):
+        if not wait_listening(server, limit.deadline, self.listening):
             if server.poll() is not None:
                 return f"the server ended early: {exit_text(server.returncode)}"
             files[0].write(stacks(server))
             return "the server does not listen"
         client = self._start(self.world.client, self.argv[1], files[1], processes)
-        if not self._wait_both(server, client, deadline):
+        if not self._wait_both(files, processes, limit):
             for file, process in zip(files, processes):
                 file.seek(0, os.SEEK_END)
                 file.write(stacks(process))
@@ -166,20 +169,20 @@ class Pair:
         return None
 
     @staticmethod
-    def _wait_both(server, client, deadline):
+    def _wait_both(files, processes, limit):
         """Waits until both have ended; once one fails, the other has a moment only."""
         while True:
-            codes = (server.poll(), client.poll())
+            codes = [process.poll() for process in processes]
             if None not in codes:
                 return True
+            said = sum(os.fstat(file.fileno()).st_size for file in files)
+            left = limit.left(said, time.monotonic())
             if any(codes):
-                deadline = min(deadline, time.monotonic() + SURVIVOR_SECONDS)
-                survivor = server if codes[0] is None else client
                 try:
-                    survivor.wait(max(0.0, deadline - time.monotonic()))
+                    processes[codes.index(None)].wait(min(SURVIVOR_SECONDS, max(0.0, left)))
                 except subprocess.TimeoutExpired:
                     return False
-            elif time.monotonic() > deadline:
+            elif left < 0:
                 return False
             time.sleep(POLL_SECONDS)
 

@@ -348,7 +348,6 @@ static void threads_are_cancelled(void)
 	sci_map_t map;
 
 	set_up(&peer, SIZE);
-	alarm(60);
 	for (int i = 0; i < CANCELLATIONS; i++) {
 		pthread_t thread;
 
@@ -359,7 +358,6 @@ static void threads_are_cancelled(void)
 		map_remote(&map, PAGE, NO_FLAGS);
 		DO(SCIUnmapSegment, map, NO_FLAGS);
 	}
-	alarm(0);
 	DO(SCIUnmapSegment, there, NO_FLAGS);
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
 	say(&peer, 0);

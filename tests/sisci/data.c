@@ -399,7 +399,6 @@ static void threads_that_wait_are_ended(void)
 	enum { THREADS = 1500, ASLEEP_EVERY = 100 };
 	sci_desc_t sd = open_library();
 
-	alarm(60);
 	for (int i = 0; i < THREADS; i++) {
 		struct waits waits = {
 			.data = create(sd, NO_FLAGS),
@@ -420,7 +419,6 @@ static void threads_that_wait_are_ended(void)
 		DO(SCIRemoveDataInterrupt, waits.data, NO_FLAGS);
 		DO(SCIRemoveSegment, waits.segment, NO_FLAGS);
 	}
-	alarm(0);
 	DO(SCIClose, sd, NO_FLAGS);
 }
 

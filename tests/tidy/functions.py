@@ -37,6 +37,20 @@ def measured(code, name, start, opening):
     return name, first, code.count("\n", 0, closing(code, opening)) + 2 - first
 
 
+def arguments(code, start):
+    """What is between a call's opening parenthesis, which ends at `start`, and its closing one."""
+    depth, parts = 0, [""]
+    for char in code[start:]:
+        if char == ")" and depth == 0:
+            break
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts if part.strip()]
+
+
 def rust(text):
     """The functions of a Rust source."""
     code = blank(text, "rust")

@@ -169,7 +169,7 @@ pub(crate) fn send_datagram(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> 
             bytes.len(),
             0,
             std::ptr::null::<libc::sockaddr>(),
-            0,
+            0usize,
         )
     };
     match sent {

@@ -25,6 +25,11 @@ const MPOL_F_ADDR: libc::c_long = 1 << 1;
 const NODES_MAX: usize = 1024;
 const NODE_WORDS: usize = NODES_MAX / 64;
 
+/// The C library's `syscall` takes whole words, and declares none: of an `int` among them the upper
+/// half is whatever was in its place. With six of them the last goes through memory, where that is
+/// not always zero.
+const NONE: libc::c_ulong = 0;
+
 pub fn check(ret: libc::c_long) -> Result<libc::c_long, Errno> {
     if ret >= 0 {
         return Ok(ret);
@@ -75,7 +80,7 @@ impl Policy {
             (self.nodes.as_ptr(), NODES_MAX + 1)
         };
         // SAFETY: changes where later pages come from, no contents.
-        let _ = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, nodes, max, 0) };
+        let _ = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, nodes, max, NONE) };
     }
 }
 
@@ -94,7 +99,7 @@ pub fn migrate(start: usize, len: usize, reach: Reach) -> Result<(), Errno> {
             len,
             MPOL_LOCAL,
             nodes,
-            0,
+            NONE,
             how | MPOL_MF_STRICT,
         )
     };
@@ -115,6 +120,7 @@ pub fn populate(start: usize, len: usize) -> Result<(), Errno> {
 /// Linux before 5.14: has the kernel read one byte of each page, which reports what a load of ours
 /// would die of.
 fn touch(start: usize, len: usize) -> Result<(), Errno> {
+    const ONE: libc::c_ulong = 1;
     // SAFETY: a plain system call.
     let own = unsafe { libc::getpid() };
     let mut byte = 0u8;
@@ -133,13 +139,76 @@ fn touch(start: usize, len: usize) -> Result<(), Errno> {
                 libc::SYS_process_vm_readv,
                 own,
                 &raw const to,
-                1,
+                ONE,
                 &raw const from,
-                1,
-                0,
+                ONE,
+                NONE,
             )
         };
         check(read)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    /// A page that exists, unmapped when dropped.
+    struct Page(*mut libc::c_void);
+
+    impl Page {
+        fn new() -> Page {
+            let rw = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping where the kernel likes it.
+            let at = unsafe {
+                mmap_anonymous(std::ptr::null_mut(), PAGE, rw, MapFlags::PRIVATE).expect("a page")
+            };
+            // SAFETY: the page just mapped.
+            unsafe { at.cast::<u8>().write_volatile(1) };
+            Page(at)
+        }
+
+        fn start(&self) -> usize {
+            self.0.expose_provenance()
+        }
+    }
+
+    impl Drop for Page {
+        fn drop(&mut self) {
+            // SAFETY: the test's own.
+            let _ = unsafe { munmap(self.0, PAGE) };
+        }
+    }
+
+    /// Leaves ones in memory where the next call has its arguments.
+    #[inline(never)]
+    fn soil_stack() {
+        const WORDS: usize = 1024;
+        let mut words = [0; WORDS];
+        std::hint::black_box(&mut words).fill(u64::MAX);
+        std::hint::black_box(&words);
+    }
+
+    #[test]
+    fn a_page_is_read_as_kernels_before_5_14_need_it() {
+        let page = Page::new();
+        soil_stack();
+        assert_eq!(touch(page.start(), PAGE), Ok(()));
+    }
+
+    #[test]
+    fn a_memory_policy_comes_back() {
+        let page = Page::new();
+        let before = Policy::of(page.start());
+        // The policy is set even if somebody refers to the page at this moment.
+        let _ = migrate(page.start(), PAGE, Reach::Own);
+        assert_ne!(Policy::of(page.start()).mode, before.mode);
+        soil_stack();
+        before.restore(page.start(), PAGE);
+        let after = Policy::of(page.start());
+        assert_eq!((after.mode, after.nodes), (before.mode, before.nodes));
+    }
 }

@@ -314,7 +314,7 @@ fn io_uring(file: OwnedFd, addr: usize, len: usize) -> LetGo {
         submissions.byte_add(array).cast::<u32>().write_volatile(0);
         submissions.byte_add(tail).cast::<u32>().write_volatile(1);
         let null = std::ptr::null::<u8>();
-        let one = libc::syscall(libc::SYS_io_uring_enter, raw, 1, 0, 0, null, 0);
+        let one = libc::syscall(libc::SYS_io_uring_enter, raw, 1, 0, 0, null, 0usize);
         assert_eq!(one, 1);
     }
     Box::new(move || {
@@ -322,7 +322,7 @@ fn io_uring(file: OwnedFd, addr: usize, len: usize) -> LetGo {
         // SAFETY: a plain system call; the mappings are ours.
         unsafe {
             let fd = ring.as_raw_fd();
-            libc::syscall(libc::SYS_io_uring_enter, fd, 0, 1, GET_EVENTS, null, 0);
+            libc::syscall(libc::SYS_io_uring_enter, fd, 0, 1, GET_EVENTS, null, 0usize);
             libc::munmap(submissions, PAGE);
             libc::munmap(entries, PAGE);
         }
