@@ -44,8 +44,8 @@ pub fn await_events(process: &Sisci, count: usize) -> Vec<Event> {
     all
 }
 
-/// All events that the broker had to tell by now. It delivers them between its turns, and its socket
-/// keeps order: of more calls than it answers in a turn, the last comes after them.
+/// All events that the broker had to tell by now. It delivers them between its turns, and its
+/// socket keeps order: of more calls than it answers in a turn, the last comes after them.
 pub fn events_so_far(process: &Sisci) -> Vec<Event> {
     for _ in 0..=REQUESTS_PER_TURN {
         process.probe(4).unwrap();

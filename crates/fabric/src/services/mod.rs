@@ -30,6 +30,7 @@ pub mod relay;
 pub mod secure;
 pub mod session;
 pub mod sisci;
+mod sisci_kinds;
 pub mod vm;
 
 pub use broker::*;

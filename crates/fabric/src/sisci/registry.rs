@@ -164,7 +164,8 @@ impl Lendable {
         })
     }
 
-    /// Memory and eventfd; `None` once the owner has taken the cell, or the program has closed them.
+    /// Memory and eventfd; `None` once the owner has taken the cell, or the program has closed
+    /// them.
     fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         let both = [self.memory.check().ok()?, self.bell.check().ok()?];
         (!was_taken(both[0])).then_some(both)
