@@ -232,6 +232,8 @@ def all_stages():
               seconds=900),
         Stage("secure", "secured connections between hosts", ["tests/secure/run"], seconds=600,
               chooses=True),
+        Stage("xdp", "short datagrams by AF_XDP, lost and refused", ["tests/xdp/run"],
+              seconds=600, chooses=True),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
         *document_stages(),
         *package_stages(),

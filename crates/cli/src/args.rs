@@ -71,6 +71,25 @@ impl Wire {
     }
 }
 
+/// How the program's short datagrams to other hosts travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Port {
+    /// By the kernel's UDP
+    Udp,
+    /// By a socket of AF_XDP, as long as causeway-noded lends one; else by UDP (experimental)
+    Xdp,
+}
+
+impl Port {
+    /// The value of `CAUSEWAY_PORT`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Port::Udp => "udp",
+            Port::Xdp => "xdp",
+        }
+    }
+}
+
 /// `causeway run`
 #[derive(Args)]
 #[command(
@@ -82,6 +101,11 @@ pub struct RunOptions {
     /// The wire to use; without it, CAUSEWAY_WIRE of the environment decides, else auto
     #[arg(long, value_enum)]
     pub wire: Option<Wire>,
+
+    /// How short datagrams to other hosts travel; without it, CAUSEWAY_PORT of the environment
+    /// decides, else udp
+    #[arg(long, value_enum)]
+    pub port: Option<Port>,
 
     /// Seal every datagram to other hosts, or fail: the broker must have a key for it
     #[arg(long)]

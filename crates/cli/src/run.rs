@@ -17,6 +17,7 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// Environment variables that carry the launcher's choices to the libraries.
 const PRELOAD: &str = "LD_PRELOAD";
 const WIRE: &str = "CAUSEWAY_WIRE";
+const PORT: &str = "CAUSEWAY_PORT";
 const SECURE: &str = causeway_fabric::secure::VARIABLE;
 const SYSFS: &str = "CAUSEWAY_SYSFS";
 
@@ -60,6 +61,9 @@ fn prepare(options: &RunOptions) -> Result<Environment, String> {
     ];
     if let Some(wire) = options.wire.or_else(default_wire) {
         environment.push((WIRE, Some(wire.name().into())));
+    }
+    if let Some(port) = options.port {
+        environment.push((PORT, Some(port.name().into())));
     }
     if options.secure {
         environment.push((SECURE, Some("required".into())));

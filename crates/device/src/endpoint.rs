@@ -8,6 +8,7 @@ use causeway_fabric::{Address, WirePref};
 use parking_lot::Mutex;
 
 use crate::broker_thread;
+use crate::bypass;
 use crate::checksums::Checksums;
 use crate::ecn;
 use crate::engines::ENGINES_MAX;
@@ -122,6 +123,8 @@ fn settings() -> Result<(WirePref, (Checksums, bool)), OpenError> {
     let checksums = Checksums::from_env().ok_or(unknown)?;
     let unknown = "CAUSEWAY_ECN is not 0 or 1";
     ecn::setting().ok_or(OpenError::new(libc::EINVAL, unknown))?;
+    let unknown = "CAUSEWAY_PORT is not udp or xdp";
+    bypass::setting().ok_or(OpenError::new(libc::EINVAL, unknown))?;
     let unknown = "CAUSEWAY_PATIENCE is not a number of seconds, 0 to 86400";
     patience().ok_or(OpenError::new(libc::EINVAL, unknown))?;
     let unknown = "CAUSEWAY_LOOK is not on or off";

@@ -19,6 +19,7 @@ mod borrowed_payload;
 mod broker_calls;
 mod broker_request;
 mod broker_thread;
+mod bypass;
 mod channel;
 mod checksums;
 mod clock;

@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::net::sockopt::socket_recv_buffer_size;
 
 use crate::broker_request::BrokerThread;
+use crate::bypass;
 use crate::checksums::Checksums;
 use crate::closed_fds::{Descriptors, Failure};
 use crate::engines::{Engine, Engines};
@@ -132,7 +133,8 @@ impl Shared {
         let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
         let (slot, port) = take_slot(None)?;
         attachment.report_addresses(&own_addresses())?;
-        let first = present(&attachment, slot, port.with_connected()?)?;
+        let port = bypass::add_if_wanted(port.with_connected()?);
+        let first = present(&attachment, slot, port)?;
         let numbering = Numbering::new(slot);
         let news = Arc::new(News::new(attachment.event_fd())?);
         let failure = Arc::new(Failure::new(Arc::clone(&news)));

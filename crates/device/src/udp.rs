@@ -251,6 +251,7 @@ impl UdpWire {
     /// Receives once from each of the sockets that is to be looked at.
     pub fn look(&mut self, place: Port, f: &mut impl Take) -> Received {
         let everywhere = place == Port::Everywhere;
+        let connected = self.connected_links;
         let mut received = Received::default();
         let lonely = self.links + self.datagrams - self.beyond == self.connected_links;
         // What came before there was a socket for its sender comes first.
@@ -260,8 +261,8 @@ impl UdpWire {
             let found = first.recv_together(|src, dst, all| f(rank, src, dst, all));
             received = found.unwrap_or_default();
         }
-        if (everywhere || self.connected_links > 0)
-            && let Some((rank, first)) = self.ports.first()
+        if let Some((rank, first)) = self.ports.first()
+            && (everywhere || connected > 0 || first.has_bypass())
         {
             let more = first.recv_connected(everywhere, |src, dst, all| f(rank, src, dst, all));
             received = received.and(more.unwrap_or_default());

@@ -68,6 +68,11 @@ impl ConnectedSockets {
         self.list.iter().find(|peer| peer.leads(src, dst))
     }
 
+    /// Its number.
+    pub fn find_number(&self, src: Option<IpAddr>, dst: SocketAddr) -> Option<usize> {
+        self.list.iter().position(|peer| peer.leads(src, dst))
+    }
+
     #[inline]
     pub fn get(&self, at: usize) -> Option<&ConnectedSocket> {
         self.list.get(at)

@@ -13,6 +13,7 @@
 //! differs from that of the one before, except for datagrams so small that it does not matter.
 
 mod bind;
+mod bypass;
 mod class;
 mod connected;
 mod errqueue;

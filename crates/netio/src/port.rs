@@ -9,10 +9,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use causeway_cancel::off;
 use causeway_owned::Owned;
+use causeway_xdp::Bypass;
 use quinn_udp::{Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::bind::{bind_v4, bind_v6, no_ipv6};
+use crate::bypass::PortBypass;
 use crate::class::ECT;
 use crate::connected::{Connected, ConnectedSocket, ConnectedSockets};
 use crate::errqueue::{self, Report};
@@ -51,6 +53,8 @@ pub struct UdpPort {
     /// Marks of congestion are heeded.
     ecn: bool,
     connected: ConnectedSockets,
+    /// The short datagrams of the peers of those, if they have a way of their own.
+    bypass: Option<Box<PortBypass>>,
     buffers: Box<[u8]>,
     /// How many buffers the next receive offers.
     offer: usize,
@@ -139,6 +143,7 @@ impl UdpPort {
             dont_fragment: Cell::new(DontFragment::ON),
             ecn: false,
             connected: ConnectedSockets::default(),
+            bypass: None,
             buffers: vec![0; RECV_BATCH * RECV_SIZE].into_boxed_slice(),
             offer: 1,
             filled: 0,
@@ -159,7 +164,8 @@ impl UdpPort {
     pub fn check(&self) -> io::Result<()> {
         self.socket.check()?;
         let mut connected = self.connected.iter().filter(|peer| peer.is_used());
-        connected.try_for_each(|peer| Ok(peer.socket.check().map(drop)?))
+        connected.try_for_each(|peer| peer.socket.check().map(drop))?;
+        self.bypass.as_ref().map_or(Ok(()), |bypass| bypass.check())
     }
 
     /// The port number.
@@ -190,10 +196,29 @@ impl UdpPort {
         Ok(self)
     }
 
-    /// The descriptors of those sockets, all there will be, for waiting: what comes to them is
-    /// received by [`UdpPort::recv_connected`].
+    /// Has short datagrams to and from the peers of those sockets travel by AF_XDP, as long as
+    /// `causeway-noded` lends a socket for that.
+    ///
+    /// # Errors
+    /// Why it lends none, in words. The port is as it was.
+    pub fn add_bypass(&mut self) -> Result<(), String> {
+        let bypass = Bypass::borrow(self.socket.as_fd(), self.port)?;
+        self.bypass = Some(Box::new(PortBypass::new(bypass)));
+        Ok(())
+    }
+
+    /// Whether it has been given one. What comes by it may be of peers without such a socket, too.
+    #[must_use]
+    #[inline]
+    pub fn has_bypass(&self) -> bool {
+        self.bypass.is_some()
+    }
+
+    /// The descriptors of those sockets and of the bypass, all there will be, for waiting: what
+    /// comes to them is received by [`UdpPort::recv_connected`].
     pub fn connected_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.connected.iter().map(ConnectedSocket::fd)
+        let bypass = self.bypass.as_ref().map(|bypass| bypass.fd());
+        self.connected.iter().map(ConnectedSocket::fd).chain(bypass)
     }
 
     /// Takes the short way, a connected socket, for what is sent from `src` to `dst`, if there is
@@ -206,8 +231,12 @@ impl UdpPort {
             options::class(socket, v6, own_class(ecn))?;
             options::no_packet_info(socket, v6)
         };
-        self.connected
-            .open((&*self.socket, self.port), (src, dst), set_up)
+        let main = (&*self.socket, self.port);
+        let opened = self.connected.open(main, (src, dst), set_up)?;
+        if let Some(bypass) = &mut self.bypass {
+            bypass.set_peer(opened.index(), src, dst);
+        }
+        Some(opened)
     }
 
     /// Takes an [`UdpPort::open_connected`] back that returned a socket.
@@ -234,6 +263,9 @@ impl UdpPort {
         let Some(peer) = self.connected.get(at) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
+        if self.bypass.is_some() && self.send_by_bypass(at, class, contents) {
+            return Ok(());
+        }
         if class == own_class(self.ecn) {
             return message::send_datagram(peer.fd(), contents);
         }
@@ -247,6 +279,15 @@ impl UdpPort {
         };
         // SAFETY: the contents are borrowed.
         unsafe { message::send(peer.fd(), None, &[piece], (None, Some(mark))) }
+    }
+
+    /// Sends a datagram to the peer of a connected socket by the bypass, if it may go that way.
+    /// Apart, so that ports without one have no more to do for it than to look whether it is there.
+    #[cold]
+    #[inline(never)]
+    fn send_by_bypass(&self, at: usize, class: u8, contents: &[u8]) -> bool {
+        let bypass = self.bypass.as_ref();
+        bypass.is_some_and(|bypass| bypass.send(at, class, contents))
     }
 
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
@@ -409,6 +450,12 @@ impl UdpPort {
             .segment_size
             .and_then(|len| u16::try_from(len).ok());
         let ends = (transmit.destination, transmit.src_ip);
+        if self.bypass.is_some() && cut.is_none() {
+            let peer = self.connected.find_number(ends.1, ends.0);
+            if peer.is_some_and(|at| self.send_by_bypass(at, class, transmit.contents)) {
+                return Ok(());
+            }
+        }
         // SAFETY: the contents are borrowed.
         match unsafe { self.send_message(class, ends, &[piece], cut) } {
             // quinn-udp draws its conclusions from that.

@@ -31,3 +31,4 @@ mod relay;
 mod secured;
 pub mod server;
 pub mod shared;
+mod xdp;

@@ -70,3 +70,13 @@ pub const RELAYED_MAX: usize = 128;
 pub const RELAY_NUMBER_INTERVAL: Duration = Duration::from_millis(500);
 /// How long one address of a node has for a connection that is made for a process.
 pub const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a process that connects to be lent a socket of AF_XDP may take to say so.
+pub const XDP_ASK_PATIENCE: Duration = Duration::from_secs(2);
+/// Connections of one user's processes that are lent such a socket, or are about to ask.
+pub const XDP_CONNECTIONS_PER_USER: usize = 8;
+/// Connections of all users.
+pub const XDP_CONNECTIONS_MAX: usize = 128;
+/// Entries of the table that steers datagrams of an interface: one for each address and lease.
+pub const XDP_STEERED_MAX: u32 = 4096;
+/// Queues of an interface of which sockets are lent.
+pub const XDP_QUEUES_MAX: u32 = 256;

@@ -9,6 +9,7 @@ use causeway_fabric::services::node::NODE_PORT;
 use clap::Parser;
 
 use crate::limits::LINGER;
+use crate::xdp::Offer;
 
 /// Causeway's node daemon: lets processes of other hosts reach the SISCI segments and interrupts of
 /// the nodes whose addresses its network namespace has.
@@ -48,6 +49,12 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 0, requires = "metrics",
           value_parser = clap::value_parser!(u16).range(..=i64::from(PROCESSES_MAX)))]
     pub metrics_processes: u16,
+
+    /// Lend a process of this user a socket of AF_XDP on a queue of an interface, by which its
+    /// short datagrams travel (causeway run --port xdp). Experimental; may be given several times.
+    /// Takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. The user can then send any frame there
+    #[arg(long, value_name = "IFACE[:QUEUE]=UID", conflicts_with = "of_broker")]
+    pub xdp: Vec<Offer>,
 
     /// Process of the broker that has started it: it ends with that, and gives up capabilities
     #[arg(long, hide = true)]
@@ -100,5 +107,8 @@ mod tests {
         assert_eq!(tenant.broker(), Address::Socket("/run/t".into()));
         assert_eq!(tenant.listen.to_string(), "10.0.0.1:7");
         assert!(parse(&["--socket", "/a", "--runtime-dir", "/b"]).is_err());
+        let lending = parse(&["--xdp", "eth0=1000", "--xdp", "eth0:3=1001"]).unwrap();
+        assert_eq!(lending.xdp.len(), 2);
+        assert!(parse(&["--xdp", "eth0"]).is_err());
     }
 }

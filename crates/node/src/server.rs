@@ -18,6 +18,7 @@ use crate::options::Options;
 use crate::probe;
 use crate::relay;
 use crate::shared::{Failure, Shared};
+use crate::xdp;
 
 /// Name of a connection's thread.
 const THREAD: &str = "causeway-peer";
@@ -34,6 +35,7 @@ pub fn run(options: &Options) -> Result<Infallible, Failure> {
     let linger = Duration::from_millis(options.linger_ms.into());
     let shared = Shared::open(options.broker(), node, linger, Places::new(allowed))?;
     let node = shared.own.node();
+    xdp::begin(&options.xdp).map_err(Failure::Lending)?;
     tracing::info!(node, address = %options.listen, broker = %shared.broker, "ready");
     if let Some(at) = options.metrics {
         metrics::serve(at, options.broker(), options.metrics_processes)?;

@@ -33,6 +33,9 @@ pub enum Failure {
     /// The configuration names a directory that cannot be used.
     #[error("{0}")]
     Configuration(String),
+    /// Sockets of AF_XDP cannot be lent.
+    #[error("--xdp: {0}")]
+    Lending(String),
     /// The port.
     #[error("cannot listen at {0}: {1}")]
     Listen(SocketAddr, std::io::Error),

@@ -1,5 +1,6 @@
 //! `causeway doctor`: examines the machine, one line per finding, and says what to do.
 
+mod bypass;
 mod daemon;
 mod kernel;
 mod limits;
@@ -70,7 +71,7 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 26] = [
+const CHECKS: [fn() -> Vec<Finding>; 27] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
@@ -94,6 +95,7 @@ const CHECKS: [fn() -> Vec<Finding>; 26] = [
     network::buffers,
     network::addresses,
     network::namespace,
+    bypass::bypass,
     sandbox::shared_memory,
     sandbox::user_namespaces,
     sandbox::guest_driver,

@@ -353,6 +353,9 @@ fn conflict(name: &str, value: &str) -> Option<String> {
     if name == "CAUSEWAY_WIRE" && !["auto", "shm", "udp"].contains(&value) {
         return Some(format!("{value} is no wire; auto, shm and udp are"));
     }
+    if name == "CAUSEWAY_PORT" && !["udp", "xdp"].contains(&value) {
+        return Some(format!("is {value}; it can be udp or xdp"));
+    }
     if name == "CAUSEWAY_CRC" && !["auto", "on", "off"].contains(&value) {
         return Some(format!("is {value}; it can be auto, on or off"));
     }
@@ -380,6 +383,8 @@ mod tests {
         assert!(conflict("UCX_NET_DEVICES", "cway0:1").is_none());
         assert!(conflict("CAUSEWAY_WIRE", "tcp").is_some());
         assert!(conflict("CAUSEWAY_WIRE", "shm").is_none());
+        assert!(conflict("CAUSEWAY_PORT", "tcp").is_some());
+        assert!(conflict("CAUSEWAY_PORT", "xdp").is_none());
         assert!(conflict("CAUSEWAY_CRC", "1").is_some());
         assert!(conflict("CAUSEWAY_CRC", "off").is_none());
         assert!(conflict("CAUSEWAY_ECN", "off").is_some());

@@ -66,7 +66,7 @@ impl UdpPort {
     }
 
     /// As [`UdpPort::recv_together`], from the sockets that are for one peer each: those in use, or
-    /// `all`.
+    /// `all`; and from the bypass, where the sockets wait for a later look if little comes to them.
     ///
     /// # Errors
     /// As [`UdpPort::recv`].
@@ -76,6 +76,14 @@ impl UdpPort {
         mut f: impl FnMut(SocketAddr, Option<IpAddr>, Together<'_>),
     ) -> io::Result<Received> {
         let mut received = Received::default();
+        if self.bypass.is_some() {
+            let due;
+            (received, due) = self.receive_by_bypass(all, &mut f);
+            if !due {
+                return Ok(received);
+            }
+        }
+        let by_bypass = received.datagrams;
         for peer in self.connected.iter().filter(|peer| all || peer.is_used()) {
             let Some(dst_ip) = peer.src() else { continue };
             let Some(buffer) = self.buffers.get_mut(..RECV_SIZE) else {
@@ -90,7 +98,28 @@ impl UdpPort {
             f(src, Some(dst_ip), together);
             received.more |= meta.len > LONG;
         }
+        if let Some(bypass) = &mut self.bypass
+            && received.datagrams > by_bypass
+        {
+            bypass.sockets_are_used();
+        }
         Ok(received)
+    }
+
+    /// What has come by the bypass, and whether the sockets are to be looked at, too. Apart, as
+    /// [`UdpPort::send_by_bypass`] is.
+    #[cold]
+    #[inline(never)]
+    fn receive_by_bypass(
+        &mut self,
+        all: bool,
+        f: &mut impl FnMut(SocketAddr, Option<IpAddr>, Together<'_>),
+    ) -> (Received, bool) {
+        let Some(bypass) = &mut self.bypass else {
+            return (Received::default(), true);
+        };
+        let due = all || bypass.are_sockets_due();
+        (bypass.receive(all, f), due)
     }
 
     /// Receives into the buffers; 0 if there is nothing.
