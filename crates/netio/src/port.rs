@@ -1,6 +1,7 @@
 //! The UDP port of an endpoint.
 
 mod receive;
+mod single;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,7 +15,7 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::bind::{bind_v4, bind_v6, no_ipv6};
 use crate::class::ECT;
-use crate::connected::{Connected, ConnectedSocket, ConnectedSockets};
+use crate::connected::{ConnectedSocket, ConnectedSockets};
 use crate::errqueue::{self, Report};
 use crate::message::Marked;
 use crate::options::DontFragment;
@@ -181,74 +182,6 @@ impl UdpPort {
         Ok(self)
     }
 
-    /// Lets the port have sockets of their own for single peers ([`UdpPort::open_connected`]).
-    ///
-    /// # Errors
-    /// What `socket(2)` reports.
-    pub fn with_connected(mut self) -> io::Result<UdpPort> {
-        self.connected = ConnectedSockets::new(self.dual)?;
-        Ok(self)
-    }
-
-    /// The descriptors of those sockets, all there will be, for waiting: what comes to them is
-    /// received by [`UdpPort::recv_connected`].
-    pub fn connected_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.connected.iter().map(ConnectedSocket::fd)
-    }
-
-    /// Takes the short way, a connected socket, for what is sent from `src` to `dst`, if there is
-    /// one left, and returns its name. [`UdpPort::close_connected`] takes it back. What comes
-    /// from there is received by [`UdpPort::recv_connected`] from now on, and maybe afterwards.
-    pub fn open_connected(&mut self, src: IpAddr, dst: SocketAddr) -> Option<Connected> {
-        let (v6, ecn) = (src.is_ipv6(), self.ecn);
-        let set_up = |socket: &Socket| {
-            prepare_socket(socket, (v6, ecn))?;
-            options::class(socket, v6, own_class(ecn))?;
-            options::no_packet_info(socket, v6)
-        };
-        self.connected
-            .open((&*self.socket, self.port), (src, dst), set_up)
-    }
-
-    /// Takes an [`UdpPort::open_connected`] back that returned a socket.
-    pub fn close_connected(&mut self, src: IpAddr, dst: SocketAddr) {
-        self.connected.close(src, dst);
-    }
-
-    /// Sends one datagram of a class to the peer of a connected socket that is open, unfragmented
-    /// or not at all. Of one class, [`ECT`] where the port heeds marks, and else 0, it is the
-    /// shortest call that there is.
-    ///
-    /// [`ECT`]: crate::ECT
-    ///
-    /// # Errors
-    /// `WouldBlock` if the socket's buffer is full. Any other may be that of an earlier datagram,
-    /// and this one has not gone: [`UdpPort::send`] says what is wrong.
-    #[inline]
-    pub fn send_connected(
-        &self,
-        Connected(at): Connected,
-        class: u8,
-        contents: &[u8],
-    ) -> io::Result<()> {
-        let Some(peer) = self.connected.get(at) else {
-            return Err(io::ErrorKind::NotConnected.into());
-        };
-        if class == own_class(self.ecn) {
-            return message::send_datagram(peer.fd(), contents);
-        }
-        let piece = libc::iovec {
-            iov_base: contents.as_ptr().cast_mut().cast(),
-            iov_len: contents.len(),
-        };
-        let mark = Marked {
-            class,
-            v6: peer.is_v6(),
-        };
-        // SAFETY: the contents are borrowed.
-        unsafe { message::send(peer.fd(), None, &[piece], (None, Some(mark))) }
-    }
-
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
     #[must_use]
     pub fn max_gso_segments(&self) -> usize {
@@ -362,7 +295,7 @@ impl UdpPort {
     /// # Errors
     /// Whatever `recvmsg(2)` reports, except that there is nothing.
     pub fn take_errors(&self, mut f: impl FnMut(&Report)) -> io::Result<()> {
-        let connected = self.connected.iter().map(ConnectedSocket::fd);
+        let connected = self.connected.with_errors().map(ConnectedSocket::fd);
         for fd in std::iter::once(self.socket.as_fd()).chain(connected) {
             for _ in 0..ERRORS_PER_CALL {
                 match errqueue::take(fd)? {
