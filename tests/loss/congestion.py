@@ -1,6 +1,7 @@
 """Many hosts that send to one, all through one link, whose queue is short.
 
-The receiver may not enlarge its socket's buffer beyond what the system lets anybody have.
+The receiver may not enlarge its socket's buffer beyond what the system lets anybody have, and has
+so few descriptors that some senders share one.
 Everything must arrive, no request may fail, and some senders must be told less than the whole
 window. A time is asserted only so far that a collapse fails: the same bytes must not take three
 times as long from eight as from one.
@@ -29,12 +30,15 @@ COLLAPSE = 3
 DIVIDED_MAX = 8 << 20
 RATE, BURST, QUEUE = "1gbit", "32kb", "256kb"
 MTU = 1500
-# Peers that get a socket of their own, and so a buffer: of more hosts some share one.
-PEERS_APART = 2
+# Descriptors that the receiver may have, and peers that get a socket of their own then, and so a
+# buffer: two, and one for each 16 descriptors. Of more hosts some share one.
+DESCRIPTORS = 63
+PEERS_APART = 5
 END_SECONDS = 150
 PORT = 7970
 # Without it a socket's buffer is bounded by net.core.rmem_max.
-DROP = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", "--"]
+BOUND = ["prlimit", f"--nofile={DESCRIPTORS}:", "--",
+         "setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", "--"]
 
 
 class Star:
@@ -124,7 +128,7 @@ def transfer(star, senders, port):
     """So many senders have all messages together; how fast they came, MB/s."""
     argv = [FAN_IN, str(port), str(senders), str(MESSAGES // senders)]
     receiver, *others = star.hosts
-    programs = [Program(receiver, "udp", [*DROP, *argv])]
+    programs = [Program(receiver, "udp", [*BOUND, *argv])]
     try:
         if not pair.wait_listening(programs[0].process, time.monotonic() + START_SECONDS):
             raise Failed(f"{programs[0].name()} does not listen: {programs[0].text[-500:]}")

@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use rustix::fs::fstat;
@@ -51,11 +51,18 @@ impl Failure {
     }
 }
 
-/// The descriptors of an endpoint's own. Thread-safe.
+/// A descriptor's number, and device and inode of the file that it stood for.
+type Known = (RawFd, (u64, u64));
+
+/// The descriptors of an endpoint's own. Thread-safe; its locks are the last that are taken.
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     /// Their numbers, and which files those stood for.
-    known: RwLock<Vec<(RawFd, (u64, u64))>>,
+    known: RwLock<Vec<Known>>,
+    /// Of the same kind those of which there may be many: a look is at one of them, since a program
+    /// that closes all closes others, too.
+    many: RwLock<Vec<Known>>,
+    turn: AtomicUsize,
     failure: Arc<Failure>,
 }
 
@@ -64,14 +71,20 @@ impl Descriptors {
     pub fn new(failure: Arc<Failure>) -> Self {
         Descriptors {
             known: RwLock::default(),
+            many: RwLock::default(),
+            turn: AtomicUsize::new(0),
             failure,
         }
     }
 
     /// Adds some, with what they stand for now.
     pub fn add<'a>(&self, fds: impl IntoIterator<Item = BorrowedFd<'a>>) {
-        let known = |fd: BorrowedFd<'_>| Some((fd.as_raw_fd(), identity(fd)?));
         self.known.write().extend(fds.into_iter().filter_map(known));
+    }
+
+    /// Adds one of those of which there may be many.
+    pub fn add_one_of_many(&self, fd: BorrowedFd<'_>) {
+        self.many.write().extend(known(fd));
     }
 
     /// Heeds what a call on one of them has said: it fails only if there is none any more.
@@ -90,13 +103,22 @@ impl Descriptors {
     }
 
     fn stand_for_the_same(&self) -> bool {
-        self.known.read().iter().all(|(number, known)| {
-            // SAFETY: the number is asked what it stands for, and nothing else: if it has been
-            // closed, that fails or tells of another file.
-            let fd = unsafe { BorrowedFd::borrow_raw(*number) };
-            identity(fd) == Some(*known)
-        })
+        let many = self.many.read();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let one = turn.checked_rem(many.len()).and_then(|at| many.get(at));
+        self.known.read().iter().chain(one).all(is_intact)
     }
+}
+
+fn known(fd: BorrowedFd<'_>) -> Option<Known> {
+    Some((fd.as_raw_fd(), identity(fd)?))
+}
+
+fn is_intact((number, known): &Known) -> bool {
+    // SAFETY: the number is asked what it stands for, and nothing else: if it has been closed, that
+    // fails or tells of another file.
+    let fd = unsafe { BorrowedFd::borrow_raw(*number) };
+    identity(fd) == Some(*known)
 }
 
 /// Device and inode.

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use crate::engines::{Engine, Engines};
 use crate::errno::Errno;
-use crate::qp_entry::{Link, QueuePairs};
 use crate::qps::Numbered;
 use crate::state::State;
 use crate::udp::UdpWire;
@@ -27,7 +26,7 @@ impl Engines {
 
 impl State {
     fn absorb(&mut self, other: &mut State) -> Result<(), Errno> {
-        self.udp.absorb(&mut other.udp, &mut other.qps)?;
+        self.udp.absorb(&mut other.udp)?;
         let moved: Vec<u32> = other.qps.iter().map(Numbered::qpn).collect();
         self.qps.absorb(&mut other.qps);
         self.core.absorb(&mut other.core, self.number);
@@ -55,13 +54,8 @@ impl UdpWire {
     ///
     /// # Errors
     /// As [`crate::ports::Ports::absorb`].
-    fn absorb(&mut self, other: &mut UdpWire, qps: &mut QueuePairs) -> Result<(), Errno> {
+    fn absorb(&mut self, other: &mut UdpWire) -> Result<(), Errno> {
         self.ports.absorb(&mut other.ports)?;
-        qps.each(|entry| {
-            if let Link::Udp(link) = &mut entry.link {
-                link.forget_connected();
-            }
-        });
         // None of those ports is the first here, and what comes for their sockets for single peers
         // is looked for with the rest.
         other.connected_links = 0;

@@ -1,13 +1,19 @@
 //! The UDP ports of an engine, one for each of its slots.
 //!
 //! The first is all that most have: it has sockets for single peers, and a thread that sleeps
-//! watches each of those. The ports of further slots are behind one epoll descriptor, which is
-//! there from the beginning: so a thread that sleeps already when one is bound watches it too, and
-//! a look at all of them is one system call where nothing has come.
+//! watches each of those that were made with it. The ports of further slots, and what sockets for
+//! single peers are made later, are behind one epoll descriptor, which is there from the beginning:
+//! so a thread that sleeps already when one is bound watches it too, and a look at all of them is
+//! one system call where nothing has come. Where there are many peers, all of the first port's
+//! sockets are behind it ([`Ports::is_crowded`]).
+
+mod event;
+mod peers;
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use causeway_netio::{Connected, Received, Report, Together, UdpPort};
 use causeway_proto::trp::Senders;
@@ -16,8 +22,10 @@ use rustix::event::epoll;
 use rustix::net::sockopt::socket_recv_buffer_size;
 
 use crate::clock;
+use crate::closed_fds::Descriptors;
 use crate::errno::Errno;
-use crate::qps::{Numbering, SLOTS};
+use crate::qps::Numbering;
+use event::Source;
 
 /// Takes datagrams that came together: the rank of the slot they came to, where they came from and
 /// to, their bytes.
@@ -28,6 +36,9 @@ impl<F: FnMut(usize, SocketAddr, Option<IpAddr>, Together<'_>)> Take for F {}
 /// The kernel charges a socket's buffer for its own structures too: datagrams that fill one part of
 /// so many surely fit.
 pub(crate) const KERNEL_SHARE: usize = 2;
+
+/// Watched sockets that one call names.
+const EVENTS_MAX: usize = 32;
 
 /// A slot's port.
 pub(crate) struct SlotPort {
@@ -49,6 +60,7 @@ impl SlotPort {
     }
 
     fn senders(&mut self, socket: Option<Connected>) -> &mut Senders {
+        let socket = socket.filter(|socket| self.port.is_open(*socket));
         let at = socket.map_or(0, |socket| 1 + socket.index());
         if self.senders.len() <= at {
             self.senders.resize(at + 1, None);
@@ -72,6 +84,16 @@ pub(crate) struct Ports {
     more: usize,
     /// Watches those.
     watch: OwnedFd,
+    /// It watches the sockets of the first one, too.
+    watches_first: bool,
+    /// So many of its sockets for single peers are in use that they are looked at by that.
+    crowded: bool,
+    /// The first one has a bypass.
+    bypass: bool,
+    /// The endpoint's.
+    descriptors: Arc<Descriptors>,
+    /// How many of those count among this process's ([`peers`]).
+    further: usize,
 }
 
 impl Ports {
@@ -79,7 +101,7 @@ impl Ports {
     ///
     /// # Errors
     /// What epoll_create1(2) reports.
-    pub fn new(numbering: Numbering) -> Result<Self, Errno> {
+    pub fn new(numbering: Numbering, descriptors: &Arc<Descriptors>) -> Result<Self, Errno> {
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         Ok(Ports {
             numbering,
@@ -87,6 +109,11 @@ impl Ports {
             first: None,
             more: 0,
             watch,
+            watches_first: false,
+            crowded: false,
+            bypass: false,
+            descriptors: Arc::clone(descriptors),
+            further: 0,
         })
     }
 
@@ -107,12 +134,11 @@ impl Ports {
     /// What epoll_ctl(2) reports: ENOSPC beyond fs.epoll.max_user_watches, ENOMEM.
     pub fn add(&mut self, rank: usize, port: SlotPort) -> Result<(), Errno> {
         if self.first.is_some() {
-            let data = epoll::EventData::new_u64(rank as u64);
-            epoll::add(&self.watch, port.port.fd(), data, epoll::EventFlags::IN)
-                .map_err(std::io::Error::from)?;
+            event::watch(&self.watch, port.port.fd(), Source::main(rank))?;
             self.more += 1;
         } else {
             self.first = Some(rank);
+            self.bypass = port.port.bypass_fd().is_some();
         }
         self.put(rank, port);
         Ok(())
@@ -126,34 +152,38 @@ impl Ports {
     }
 
     /// Takes all ports of another engine of the same endpoint. What has sockets for single peers
-    /// keeps them.
+    /// keeps them; what has a bypass, at which only the first port is looked at, does not.
     ///
     /// # Errors
     /// As [`Ports::add`]; then nothing has changed.
     pub fn absorb(&mut self, other: &mut Ports) -> Result<(), Errno> {
         let mut watched = Vec::new();
-        for (rank, slot) in (0..).zip(&other.slots) {
+        for (rank, slot) in other.slots.iter().enumerate() {
             let Some(slot) = slot else { continue };
-            let data = epoll::EventData::new_u64(rank);
-            for fd in std::iter::once(slot.port.fd()).chain(slot.port.connected_fds()) {
-                if let Err(error) = epoll::add(&self.watch, fd, data, epoll::EventFlags::IN) {
+            for (fd, source) in event::sources(rank, &slot.port) {
+                if let Err(error) = event::watch(&self.watch, fd, source) {
                     for fd in watched {
                         let _ = epoll::delete(&self.watch, fd);
                     }
-                    return Err(std::io::Error::from(error).into());
+                    return Err(error.into());
                 }
                 watched.push(fd);
             }
         }
         self.more += other.slots.iter().flatten().count();
         for (rank, slot) in std::mem::take(&mut other.slots).into_iter().enumerate() {
-            let Some(slot) = slot else { continue };
-            if !other.is_first(rank) {
-                let _ = epoll::delete(&other.watch, slot.port.fd());
+            let Some(mut slot) = slot else { continue };
+            slot.port
+                .end_bypass("queue pairs were joined under another port");
+            for (fd, _) in event::sources(rank, &slot.port) {
+                // Some were not watched.
+                let _ = epoll::delete(&other.watch, fd);
             }
             self.put(rank, slot);
         }
         (other.first, other.more) = (None, 0);
+        (other.watches_first, other.crowded, other.bypass) = (false, false, false);
+        self.further += std::mem::take(&mut other.further);
         Ok(())
     }
 
@@ -164,7 +194,14 @@ impl Ports {
         let main = first.map(|slot| slot.port.fd());
         main.into_iter()
             .chain(first.into_iter().flat_map(|slot| slot.port.connected_fds()))
+            .chain(first.and_then(|slot| slot.port.bypass_fd()))
             .chain([self.watch.as_fd()])
+    }
+
+    /// Whether that port has a bypass to be looked at.
+    #[inline]
+    pub fn has_bypass(&self) -> bool {
+        self.bypass
     }
 
     /// The first port, and its rank.
@@ -192,35 +229,36 @@ impl Ports {
         Some(&mut self.slots.get_mut(rank)?.as_mut()?.words)
     }
 
-    /// Receives once from each port but the first that has something. Returns whether one polls as
-    /// in error, too.
-    pub fn receive_more(&mut self, f: &mut impl Take) -> (Received, bool) {
+    /// Receives once from each watched socket that has something. Returns whether one polls as in
+    /// error, too.
+    pub fn receive_watched(&mut self, f: &mut impl Take) -> (Received, bool) {
         let (mut all, mut errors) = (Received::default(), false);
-        if self.more == 0 {
+        if self.more == 0 && !self.watches_first {
             return (all, errors);
         }
-        let mut events = [const { MaybeUninit::uninit() }; SLOTS];
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         let now = clock::timespec(std::time::Duration::ZERO);
         let Ok((events, _)) = epoll::wait(&self.watch, &mut events, Some(&now)) else {
             return (all, errors);
         };
+        // There may be more than were asked for: the next call begins with those.
+        all.more = events.len() == EVENTS_MAX;
         for event in events {
-            let rank = event.data.u64() as usize;
+            let Source { rank, socket } = Source::of(event.data);
             let Some(Some(slot)) = self.slots.get_mut(rank) else {
                 continue;
             };
             let flags = event.flags;
-            errors |= flags.contains(epoll::EventFlags::ERR);
-            let received = slot
-                .port
-                .recv_together(|src, dst, all| f(rank, src, dst, all));
-            all = all.and(received.unwrap_or_default());
-            if slot.port.connected_fds().next().is_some() {
-                let more = slot
-                    .port
-                    .recv_connected(true, |src, dst, all| f(rank, src, dst, all));
-                all = all.and(more.unwrap_or_default());
+            if flags.contains(epoll::EventFlags::ERR) {
+                errors = true;
+                socket.into_iter().for_each(|at| slot.port.note_errors(at));
             }
+            let mut take = |src, dst, all: Together<'_>| f(rank, src, dst, all);
+            let received = match socket {
+                None => slot.port.recv_together(take),
+                Some(at) => slot.port.recv_from(at, &mut take),
+            };
+            all = all.and(received.unwrap_or_default());
         }
         (all, errors)
     }

@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     helper_sleep: Sleep,
     pub stop: AtomicBool,
     /// All the endpoint's own.
-    pub descriptors: Descriptors,
+    pub descriptors: Arc<Descriptors>,
     /// The slots there are: the registry's lock, held while a queue pair is created.
     pub growing: Mutex<SlotRanks>,
 }
@@ -147,7 +147,7 @@ impl Shared {
         let kick = new_eventfd()?;
         let broker_thread = BrokerThread::new()?;
         let single = [kick.as_fd(), doorbell.fd(), news.fd(), broker_thread.fd()];
-        let descriptors = Descriptors::new(Arc::clone(&failure));
+        let descriptors = Arc::clone(&common.descriptors);
         descriptors.add(single.into_iter().chain(state.udp.ports.sources()));
         let engines = Engines::new(numbering, state)?;
         port_fds.push(dup(engines.others())?);
@@ -305,7 +305,7 @@ fn new_inbox() -> Result<Arc<Segment>, OpenError> {
     }
 }
 
-fn new_eventfd() -> std::io::Result<OwnedFd> {
+pub(crate) fn new_eventfd() -> std::io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 

@@ -8,7 +8,7 @@ use causeway_proto::Instant;
 use causeway_shm::{Inbox, MrTable as Directory, Segment, Slots, Stats};
 
 use crate::broker_request::BrokerRequest;
-use crate::closed_fds::Failure;
+use crate::closed_fds::{Descriptors, Failure};
 use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
 use crate::errno::Errno;
@@ -101,6 +101,8 @@ pub(crate) struct Common {
     /// Where address handles lead.
     pub ways: Arc<Ways>,
     pub failure: Arc<Failure>,
+    /// What it knows the endpoint's descriptors by.
+    pub descriptors: Arc<Descriptors>,
     /// What polls have freed of queue pairs' queues.
     pub released: Arc<Released>,
     /// Completions of queue pairs that are gone.
@@ -131,6 +133,7 @@ impl Common {
             evicted_from: Arc::default(),
             ways: Arc::new(Ways::new()),
             failure: Arc::clone(failure),
+            descriptors: Arc::new(Descriptors::new(Arc::clone(failure))),
             released: Arc::new(Released::new(numbering)),
             outliving: Arc::default(),
             posters: Posters::default(),
@@ -184,7 +187,7 @@ impl Common {
             ways,
             inbox: self.inbox.clone(),
             slots: Slots::default(),
-            udp: UdpWire::new(Ports::new(self.numbering)?),
+            udp: UdpWire::new(Ports::new(self.numbering, &self.descriptors)?),
             hot: Vec::new(),
             turn: 0,
             first_ring: 0,

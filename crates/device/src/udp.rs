@@ -2,13 +2,14 @@
 
 mod batches;
 mod express;
+mod sockets;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_identity::qpn_index;
-use causeway_netio::{Connected, ECT, Outside, Received, Report, Together, UdpPort, Unreachable};
+use causeway_netio::{Connected, ECT, Outside, Report, Together, UdpPort, Unreachable};
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Connection, DEFAULT_WINDOW, DropReason, Proof, Stats, Undelivered};
@@ -21,7 +22,7 @@ use crate::gate::{Gate, Verdict};
 use crate::gid;
 use crate::not_secured;
 use crate::other_version;
-use crate::ports::{KERNEL_SHARE, Ports, Take};
+use crate::ports::{KERNEL_SHARE, Ports};
 use crate::tap::Tap;
 use batches::transmit;
 
@@ -29,9 +30,6 @@ use batches::transmit;
 pub(crate) const BATCH_BYTES: usize = 64_000;
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
-/// Looks at the sockets of single peers for one at the port's own, where nothing but strangers'
-/// requests is expected there.
-const MAIN_EVERY: u64 = 16;
 /// Fruitless looks at the port for one look at its errors: a system call that is rarely worth it.
 const ERRORS_EVERY: u32 = 256;
 /// Work requests unacknowledged from which on those posted wait for the next poll, or for more: a
@@ -98,8 +96,10 @@ pub(crate) struct UdpLink {
     class: u8,
     /// The rank of its queue pair's slot.
     rank: usize,
-    /// The port's socket for the peer, if it has one.
+    /// The port's socket for the peer, if it has got one: it may be another's by now.
     socket: Option<Connected>,
+    /// Batches that came while it had none.
+    unserved: u32,
     /// Datagrams the socket had no room for.
     unsent: Option<Batch>,
     retry_at: Option<Instant>,
@@ -162,22 +162,6 @@ impl UdpWire {
         }
     }
 
-    /// A queue pair uses its slot's port. Sockets for single peers are the first port's alone: with
-    /// so many queue pairs that there are others, none has a peer to itself.
-    pub fn enter(&mut self, qpn: u32, link: &mut UdpLink) {
-        self.links += 1;
-        link.rank = self.ports.rank(qpn);
-        match self.ports.first() {
-            Some((rank, port)) if rank == link.rank => {
-                let open = |src| port.open_connected(src, link.dst);
-                // Such a socket's short call names no class of the program's.
-                link.socket = link.src.filter(|_| link.class == 0).and_then(open);
-                self.connected_links += u32::from(link.socket.is_some());
-            }
-            _ => self.beyond += 1,
-        }
-    }
-
     /// A UD queue pair receives at its slot's port.
     pub fn enter_datagrams(&mut self, qpn: u32) {
         self.datagrams += 1;
@@ -189,21 +173,6 @@ impl UdpWire {
         self.datagrams -= 1;
         self.beyond -= u32::from(!self.ports.is_first(self.ports.rank(qpn)));
         self.held -= holds;
-    }
-
-    /// It does no longer.
-    pub fn leave(&mut self, qpn: u32, link: &mut UdpLink) {
-        self.links -= 1;
-        self.beyond -= u32::from(!self.ports.is_first(link.rank));
-        if let Some(words) = self.ports.words(link.rank) {
-            words.say(qpn_index(qpn), None);
-        }
-        if let Some(src) = link.src.filter(|_| link.socket.take().is_some()) {
-            self.connected_links -= 1;
-            if let Some((_, port)) = self.ports.first() {
-                port.close_connected(src, link.dst);
-            }
-        }
     }
 
     /// The device has failed: nobody uses the ports.
@@ -241,42 +210,6 @@ impl UdpWire {
         table.say(index, words);
     }
 
-    /// A connection's peer gets its part of the buffer that it sends to.
-    pub fn share_buffer(&mut self, link: &mut UdpLink, now: Instant) {
-        if let Some(senders) = self.ports.senders(link.rank, link.socket) {
-            link.conn.share_buffer(now, senders);
-        }
-    }
-
-    /// Receives once from each of the sockets that is to be looked at.
-    pub fn look(&mut self, place: Port, f: &mut impl Take) -> Received {
-        let everywhere = place == Port::Everywhere;
-        let connected = self.connected_links;
-        let mut received = Received::default();
-        let lonely = self.links + self.datagrams - self.beyond == self.connected_links;
-        // What came before there was a socket for its sender comes first.
-        if (everywhere || !lonely || self.looks.is_multiple_of(MAIN_EVERY))
-            && let Some((rank, first)) = self.ports.first()
-        {
-            let found = first.recv_together(|src, dst, all| f(rank, src, dst, all));
-            received = found.unwrap_or_default();
-        }
-        if let Some((rank, first)) = self.ports.first()
-            && (everywhere || connected > 0 || first.has_bypass())
-        {
-            let more = first.recv_connected(everywhere, |src, dst, all| f(rank, src, dst, all));
-            received = received.and(more.unwrap_or_default());
-        }
-        if everywhere || self.beyond > 0 {
-            let (more, errors) = self.ports.receive_more(f);
-            received = received.and(more);
-            if errors {
-                self.errors.store(true, Ordering::Relaxed);
-            }
-        }
-        received
-    }
-
     /// The ports have been looked at, and had something or not. Returns whether their errors are to
     /// be looked at as well.
     pub fn end_look(&mut self, any: bool) -> bool {
@@ -309,6 +242,7 @@ impl UdpLink {
             class,
             rank: 0,
             socket: None,
+            unserved: 0,
             unsent: None,
             retry_at: None,
             copies: false,
@@ -327,11 +261,6 @@ impl UdpLink {
     /// Both ends' addresses, and the peer's port.
     pub fn ends(&self) -> ([u8; 16], [u8; 16], u16) {
         (self.own_gid(), gid::gid_of(self.dst.ip()), self.dst.port())
-    }
-
-    /// The socket for its peer is one of those that are looked at together.
-    pub fn forget_connected(&mut self) {
-        self.socket = None;
     }
 
     /// The GID of its port.

@@ -14,8 +14,9 @@ use causeway_xdp::Bypass;
 
 use crate::received::{Received, Together};
 
-/// Looks at the sockets without a find, after which they are looked at seldom.
-const SOCKETS_QUIET: u32 = 64;
+/// Looks at the sockets without a find, after which they are looked at seldom: some milliseconds of
+/// a program that polls, so that a stream is not slowed down.
+const SOCKETS_QUIET: u32 = 4096;
 /// How seldom: once in so many looks.
 const SOCKETS_EVERY: u32 = 256;
 
@@ -46,8 +47,20 @@ impl PortBypass {
         self.bypass.borrow().check()
     }
 
+    /// Gives what was lent back.
+    pub fn end(&mut self, reason: &str) {
+        self.bypass.get_mut().lose(reason);
+    }
+
     pub fn set_peer(&mut self, at: usize, src: IpAddr, dst: SocketAddr) {
         self.bypass.get_mut().set_peer(at, src, dst);
+    }
+
+    /// So many bytes are sent by a socket, to whomever. What follows long ones at once goes by the
+    /// sockets, too: the end of a message would overtake the rest.
+    #[inline]
+    pub fn note_sent(&self, len: usize) {
+        self.bypass.borrow_mut().note_sent(len);
     }
 
     /// Sends a datagram to the peer of a connected socket, if it may go this way.

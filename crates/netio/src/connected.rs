@@ -4,7 +4,12 @@
 //! less for each round trip. It is of the peer's family: one of both families looks the route of an
 //! IPv4 peer up for each datagram. It has the port's number, and the kernel gives it what the peer
 //! sends to that, in preference to the port's own socket. So receiving means to look at both.
+//!
+//! A look at one of them is a system call, so while more than [`FEW`] are in use their owner
+//! watches them through one epoll descriptor instead ([`ConnectedSockets::is_crowded`]).
 
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,19 +17,31 @@ use std::os::fd::{AsFd, BorrowedFd};
 use causeway_owned::Owned;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Peers of each family that have a socket of their own, of a port that has such: a look at each is
-/// a system call.
-const CONNECTED_MAX: usize = 2;
+/// Sockets of each family that are there from the beginning.
+const FIRST: usize = 2;
+/// Sockets in use that are looked at one after the other. A look at one in vain takes the kernel
+/// some 0.4 us, and a look at an epoll descriptor 0.15 us.
+const FEW: usize = 2;
+/// Most sockets for single peers of a port. Linux before 6.13 looks for the one that a datagram is
+/// for among all of one local address, some nanoseconds for each.
+const CONNECTED_MAX: usize = 64;
+/// Receives of a port since a socket's last one after which its peer is not among those that the
+/// port talks to now.
+const UNUSED_AFTER: u64 = 1024;
 
 /// A connected socket of a port ([`crate::UdpPort::open_connected`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connected(pub(crate) usize);
+pub struct Connected {
+    at: usize,
+    /// Which of its peers it was opened for.
+    turn: u64,
+}
 
 impl Connected {
     /// Which of its port's it is, from 0.
     #[must_use]
     pub fn index(self) -> usize {
-        self.0
+        self.at
     }
 }
 
@@ -32,6 +49,14 @@ impl Connected {
 #[derive(Debug, Default)]
 pub(crate) struct ConnectedSockets {
     list: Vec<ConnectedSocket>,
+    /// How many of them were there from the beginning.
+    first: usize,
+    /// Those that lead somewhere.
+    in_use: Vec<usize>,
+    /// The same by both ends' addresses.
+    by_ends: HashMap<(IpAddr, SocketAddr), usize>,
+    /// Receives of the port that found something.
+    receives: u64,
 }
 
 /// A socket for one peer.
@@ -41,31 +66,73 @@ pub(crate) struct ConnectedSocket {
     v6: bool,
     /// The local address, once bound: for good.
     src: Option<IpAddr>,
-    /// The peer it was connected to last.
+    /// The peer it was connected to last, and how many it was connected to before.
     dst: Option<SocketAddr>,
+    turn: u64,
     /// How many connections use it.
     users: u32,
+    /// When something was last received, in receives of the port.
+    used: u64,
+    /// It polled as in error.
+    has_errors: Cell<bool>,
 }
 
 impl ConnectedSockets {
     /// Sockets that are not bound yet: nothing comes. `dual`: of both families, else of IPv4.
     pub fn new(dual: bool) -> io::Result<ConnectedSockets> {
         let families: &[bool] = if dual { &[false, true] } else { &[false] };
-        let list = families
+        let list: Vec<_> = families
             .iter()
-            .flat_map(|v6| (0..CONNECTED_MAX).map(|_| ConnectedSocket::new(*v6)))
+            .flat_map(|v6| (0..FIRST).map(|_| ConnectedSocket::new(*v6)))
             .collect::<Result<_, _>>()?;
-        Ok(ConnectedSockets { list })
+        Ok(ConnectedSockets {
+            first: list.len(),
+            list,
+            ..ConnectedSockets::default()
+        })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &ConnectedSocket> {
         self.list.iter()
     }
 
+    /// Whether so many lead somewhere that one look at what watches them all costs less than one
+    /// at each.
+    pub fn is_crowded(&self) -> bool {
+        self.in_use.len() > FEW
+    }
+
+    /// How many connections use one.
+    pub fn users(&self) -> u32 {
+        self.in_use.iter().map(|at| self.list[*at].users).sum()
+    }
+
+    /// The number of the `nth` of those to look at: those that lead somewhere, or `all`.
+    #[inline]
+    pub fn nth(&self, nth: usize, all: bool) -> Option<usize> {
+        match all {
+            true => (nth < self.list.len()).then_some(nth),
+            false => self.in_use.get(nth).copied(),
+        }
+    }
+
+    /// The port has received something, by one of these or by its own socket.
+    #[inline]
+    pub fn note_receive(&mut self, at: Option<usize>) {
+        self.receives += 1;
+        if let Some(peer) = at.and_then(|at| self.list.get_mut(at)) {
+            peer.used = self.receives;
+        }
+    }
+
     /// The one that leads from one address to the other.
     #[inline(always)]
     pub fn find(&self, src: Option<IpAddr>, dst: SocketAddr) -> Option<&ConnectedSocket> {
-        self.list.iter().find(|peer| peer.leads(src, dst))
+        if !self.is_crowded() {
+            let mut in_use = self.in_use.iter().map(|at| &self.list[*at]);
+            return in_use.find(|peer| peer.leads(src, dst));
+        }
+        self.list.get(*self.by_ends.get(&(src?, dst))?)
     }
 
     /// Its number.
@@ -74,29 +141,99 @@ impl ConnectedSockets {
     }
 
     #[inline]
-    pub fn get(&self, at: usize) -> Option<&ConnectedSocket> {
+    pub fn at(&self, at: usize) -> Option<&ConnectedSocket> {
         self.list.get(at)
     }
 
-    /// Has one lead from an address, at the port of `main`, to another, for one more user. Returns
-    /// which, if there is one. `set_up` is called on a socket before anything can come.
+    /// One that was opened, unless it has been given to another peer since.
+    #[inline]
+    pub fn get(&self, Connected { at, turn }: Connected) -> Option<&ConnectedSocket> {
+        self.list.get(at).filter(|peer| peer.turn == turn)
+    }
+
+    /// Has one of those there are lead from an address, at the port of `main`, to another, for one
+    /// more user. Returns which, if one does already or is free. `set_up` is called on a socket
+    /// before anything can come.
     pub fn open(
         &mut self,
-        (main, port): (&Socket, u16),
+        main: (&Socket, u16),
         (src, dst): (IpAddr, SocketAddr),
         set_up: impl FnOnce(&Socket) -> io::Result<()>,
     ) -> Option<Connected> {
-        let leads = self.position(|peer| peer.leads(Some(src), dst));
-        let at = leads.or_else(|| self.position(|peer| peer.is_free(src)))?;
-        if leads.is_none() {
-            self.connect(at, (main, port), (src, dst), set_up).ok()?;
+        if let Some(&at) = self.by_ends.get(&(src, dst)) {
+            self.list[at].users += 1;
+            return Some(self.name(at));
         }
-        self.list[at].users += 1;
-        Some(Connected(at))
+        let at = self.list.iter().position(|peer| peer.is_free(src))?;
+        self.lead(at, main, (src, dst), set_up)
     }
 
-    fn position(&self, is: impl FnMut(&ConnectedSocket) -> bool) -> Option<usize> {
-        self.list.iter().position(is)
+    /// As [`ConnectedSockets::open`], by one more socket, if there may be one. Of that `watch` is
+    /// told before anything can come, and may refuse.
+    pub fn open_further(
+        &mut self,
+        main: (&Socket, u16),
+        (src, dst): (IpAddr, SocketAddr),
+        set_up: impl FnOnce(&Socket) -> io::Result<()>,
+        watch: impl FnOnce(BorrowedFd<'_>, usize) -> io::Result<()>,
+    ) -> Option<Connected> {
+        let at = self.list.len();
+        if self.first == 0 || at >= CONNECTED_MAX {
+            return None;
+        }
+        let further = ConnectedSocket::new(src.is_ipv6()).ok()?;
+        watch(further.fd(), at).ok()?;
+        self.list.push(further);
+        self.lead(at, main, (src, dst), set_up)
+    }
+
+    /// As [`ConnectedSockets::open`], by that whose peer has been silent for longest, if that is
+    /// long. Its former users have none any more.
+    pub fn take_over(
+        &mut self,
+        main: (&Socket, u16),
+        (src, dst): (IpAddr, SocketAddr),
+    ) -> Option<Connected> {
+        let of_src = |at: &&usize| self.list[**at].src == Some(src);
+        let candidates = self.in_use.iter().filter(of_src);
+        let at = *candidates.min_by_key(|at| self.list[**at].used)?;
+        if self.receives - self.list[at].used < UNUSED_AFTER {
+            return None;
+        }
+        self.release(at);
+        self.lead(at, main, (src, dst), |_| Ok(()))
+    }
+
+    fn name(&self, at: usize) -> Connected {
+        let turn = self.list[at].turn;
+        Connected { at, turn }
+    }
+
+    /// Has number `at`, which is free, lead somewhere for its first user.
+    fn lead(
+        &mut self,
+        at: usize,
+        main: (&Socket, u16),
+        (src, dst): (IpAddr, SocketAddr),
+        set_up: impl FnOnce(&Socket) -> io::Result<()>,
+    ) -> Option<Connected> {
+        self.connect(at, main, (src, dst), set_up).ok()?;
+        let receives = self.receives;
+        let peer = &mut self.list[at];
+        (peer.users, peer.used) = (1, receives);
+        self.in_use.push(at);
+        self.by_ends.insert((src, dst), at);
+        Some(self.name(at))
+    }
+
+    /// Number `at` leads nowhere any more.
+    fn release(&mut self, at: usize) {
+        let peer = &mut self.list[at];
+        peer.users = 0;
+        if let (Some(src), Some(dst)) = (peer.src, peer.dst) {
+            self.by_ends.remove(&(src, dst));
+        }
+        self.in_use.retain(|one| *one != at);
     }
 
     /// Connects number `at`. To be bound beside the port's socket, and those that are bound there
@@ -124,11 +261,34 @@ impl ConnectedSockets {
         sockets.try_for_each(|socket| socket.set_reuse_port(shared))
     }
 
-    /// Takes one [`ConnectedSockets::open`] back.
-    pub fn close(&mut self, src: IpAddr, dst: SocketAddr) {
-        if let Some(peer) = self.list.iter_mut().find(|peer| peer.leads(Some(src), dst)) {
-            peer.users -= 1;
+    /// Takes what opened one back. Of one that was given to another peer since nothing changes.
+    pub fn close(&mut self, Connected { at, turn }: Connected) {
+        let Some(peer) = self.list.get_mut(at).filter(|peer| peer.turn == turn) else {
+            return;
+        };
+        peer.users = peer.users.saturating_sub(1);
+        if peer.users == 0 {
+            self.release(at);
         }
+    }
+
+    /// Number `at` has polled as in error.
+    pub fn note_errors(&self, at: usize) {
+        if let Some(peer) = self.list.get(at) {
+            peer.has_errors.set(true);
+        }
+    }
+
+    /// Those that may have errors to take: of many, those that polled so, as far as who watches
+    /// them has said.
+    pub fn with_errors(&self) -> impl Iterator<Item = &ConnectedSocket> {
+        let crowded = self.is_crowded();
+        let all = self.list.iter().enumerate();
+        let with = all.filter(move |(at, peer)| {
+            let asked = *at < self.first || (!crowded && peer.is_used());
+            peer.has_errors.take() || asked
+        });
+        with.map(|(_, peer)| peer)
     }
 }
 
@@ -144,7 +304,10 @@ impl ConnectedSocket {
             v6,
             src: None,
             dst: None,
+            turn: 0,
             users: 0,
+            used: 0,
+            has_errors: Cell::default(),
         })
     }
 
@@ -169,7 +332,7 @@ impl ConnectedSocket {
 
     #[inline(always)]
     fn leads(&self, src: Option<IpAddr>, dst: SocketAddr) -> bool {
-        self.users > 0 && self.dst == Some(dst) && self.src == src
+        self.dst == Some(dst) && self.src == src
     }
 
     fn is_free(&self, src: IpAddr) -> bool {
@@ -184,6 +347,7 @@ impl ConnectedSocket {
 
     fn connect(&mut self, dst: SocketAddr) -> io::Result<()> {
         self.dst = None;
+        self.turn += 1;
         self.socket.connect(&dst.into())?;
         self.dst = Some(dst);
         Ok(())

@@ -1,6 +1,7 @@
 //! The UDP port of an endpoint.
 
 mod receive;
+mod single;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -9,14 +10,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use causeway_cancel::off;
 use causeway_owned::Owned;
-use causeway_xdp::Bypass;
 use quinn_udp::{Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::bind::{bind_v4, bind_v6, no_ipv6};
 use crate::bypass::PortBypass;
 use crate::class::ECT;
-use crate::connected::{Connected, ConnectedSocket, ConnectedSockets};
+use crate::connected::{ConnectedSocket, ConnectedSockets};
 use crate::errqueue::{self, Report};
 use crate::message::Marked;
 use crate::options::DontFragment;
@@ -187,109 +187,6 @@ impl UdpPort {
         Ok(self)
     }
 
-    /// Lets the port have sockets of their own for single peers ([`UdpPort::open_connected`]).
-    ///
-    /// # Errors
-    /// What `socket(2)` reports.
-    pub fn with_connected(mut self) -> io::Result<UdpPort> {
-        self.connected = ConnectedSockets::new(self.dual)?;
-        Ok(self)
-    }
-
-    /// Has short datagrams to and from the peers of those sockets travel by AF_XDP, as long as
-    /// `causeway-noded` lends a socket for that.
-    ///
-    /// # Errors
-    /// Why it lends none, in words. The port is as it was.
-    pub fn add_bypass(&mut self) -> Result<(), String> {
-        let bypass = Bypass::borrow(self.socket.as_fd(), self.port)?;
-        self.bypass = Some(Box::new(PortBypass::new(bypass)));
-        Ok(())
-    }
-
-    /// Whether it has been given one. What comes by it may be of peers without such a socket, too.
-    #[must_use]
-    #[inline]
-    pub fn has_bypass(&self) -> bool {
-        self.bypass.is_some()
-    }
-
-    /// The descriptors of those sockets and of the bypass, all there will be, for waiting: what
-    /// comes to them is received by [`UdpPort::recv_connected`].
-    pub fn connected_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let bypass = self.bypass.as_ref().map(|bypass| bypass.fd());
-        self.connected.iter().map(ConnectedSocket::fd).chain(bypass)
-    }
-
-    /// Takes the short way, a connected socket, for what is sent from `src` to `dst`, if there is
-    /// one left, and returns its name. [`UdpPort::close_connected`] takes it back. What comes
-    /// from there is received by [`UdpPort::recv_connected`] from now on, and maybe afterwards.
-    pub fn open_connected(&mut self, src: IpAddr, dst: SocketAddr) -> Option<Connected> {
-        let (v6, ecn) = (src.is_ipv6(), self.ecn);
-        let set_up = |socket: &Socket| {
-            prepare_socket(socket, (v6, ecn))?;
-            options::class(socket, v6, own_class(ecn))?;
-            options::no_packet_info(socket, v6)
-        };
-        let main = (&*self.socket, self.port);
-        let opened = self.connected.open(main, (src, dst), set_up)?;
-        if let Some(bypass) = &mut self.bypass {
-            bypass.set_peer(opened.index(), src, dst);
-        }
-        Some(opened)
-    }
-
-    /// Takes an [`UdpPort::open_connected`] back that returned a socket.
-    pub fn close_connected(&mut self, src: IpAddr, dst: SocketAddr) {
-        self.connected.close(src, dst);
-    }
-
-    /// Sends one datagram of a class to the peer of a connected socket that is open, unfragmented
-    /// or not at all. Of one class, [`ECT`] where the port heeds marks, and else 0, it is the
-    /// shortest call that there is.
-    ///
-    /// [`ECT`]: crate::ECT
-    ///
-    /// # Errors
-    /// `WouldBlock` if the socket's buffer is full. Any other may be that of an earlier datagram,
-    /// and this one has not gone: [`UdpPort::send`] says what is wrong.
-    #[inline]
-    pub fn send_connected(
-        &self,
-        Connected(at): Connected,
-        class: u8,
-        contents: &[u8],
-    ) -> io::Result<()> {
-        let Some(peer) = self.connected.get(at) else {
-            return Err(io::ErrorKind::NotConnected.into());
-        };
-        if self.bypass.is_some() && self.send_by_bypass(at, class, contents) {
-            return Ok(());
-        }
-        if class == own_class(self.ecn) {
-            return message::send_datagram(peer.fd(), contents);
-        }
-        let piece = libc::iovec {
-            iov_base: contents.as_ptr().cast_mut().cast(),
-            iov_len: contents.len(),
-        };
-        let mark = Marked {
-            class,
-            v6: peer.is_v6(),
-        };
-        // SAFETY: the contents are borrowed.
-        unsafe { message::send(peer.fd(), None, &[piece], (None, Some(mark))) }
-    }
-
-    /// Sends a datagram to the peer of a connected socket by the bypass, if it may go that way.
-    /// Apart, so that ports without one have no more to do for it than to look whether it is there.
-    #[cold]
-    #[inline(never)]
-    fn send_by_bypass(&self, at: usize, class: u8, contents: &[u8]) -> bool {
-        let bypass = self.bypass.as_ref();
-        bypass.is_some_and(|bypass| bypass.send(at, class, contents))
-    }
-
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
     #[must_use]
     pub fn max_gso_segments(&self) -> usize {
@@ -403,7 +300,7 @@ impl UdpPort {
     /// # Errors
     /// Whatever `recvmsg(2)` reports, except that there is nothing.
     pub fn take_errors(&self, mut f: impl FnMut(&Report)) -> io::Result<()> {
-        let connected = self.connected.iter().map(ConnectedSocket::fd);
+        let connected = self.connected.with_errors().map(ConnectedSocket::fd);
         for fd in std::iter::once(self.socket.as_fd()).chain(connected) {
             for _ in 0..ERRORS_PER_CALL {
                 match errqueue::take(fd)? {
@@ -491,6 +388,9 @@ impl UdpPort {
             class,
             v6: dst.ip().to_canonical().is_ipv6(),
         });
+        if let Some(bypass) = &self.bypass {
+            bypass.note_sent(pieces.iter().map(|piece| piece.iov_len).sum());
+        }
         let mut result = Ok(());
         for _ in 0..SEND_TRIES {
             // SAFETY: the caller's promise.

@@ -2,13 +2,18 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use causeway_netio::{Received, UdpPort, Unreachable};
+use causeway_netio::{Connected, Received, Together, UdpPort, Unreachable};
 use socket2::{Domain, Socket, Type};
 
 /// How long to wait for what must come; only a failing test waits that long.
 const PATIENCE_MS: libc::c_int = 5_000;
+
+/// Sockets of each family that a port has from the beginning.
+const FIRST: usize = 2;
+/// Receives after which who sent nothing is silent.
+const MANY: usize = 1024;
 
 type Datagram = (SocketAddr, Option<IpAddr>, Vec<u8>);
 
@@ -110,29 +115,125 @@ fn nobody_else_gets_the_port() {
     }
 }
 
+/// A port with sockets for as many peers as it has some for, all of one address. Returns the peers,
+/// and the port's sockets for them.
+fn many(a: &mut UdpPort, ip: IpAddr) -> (Vec<UdpPort>, Vec<Connected>) {
+    let (mut peers, mut sockets) = (Vec::new(), Vec::new());
+    loop {
+        let peer = port();
+        let dst = at(ip, &peer);
+        let open = a.open_connected(ip, dst);
+        let mut watched = None;
+        let further = |_: BorrowedFd<'_>, index| {
+            watched = Some(index);
+            Ok(())
+        };
+        let Some(socket) = open.or_else(|| a.open_further(ip, dst, further)) else {
+            return (peers, sockets);
+        };
+        if let Some(index) = watched {
+            assert_eq!((index, open), (socket.index(), None));
+        }
+        peers.push(peer);
+        sockets.push(socket);
+    }
+}
+
 #[test]
-fn there_are_few_and_they_serve_one_peer_after_the_other() {
+fn there_are_so_many_and_they_serve_one_peer_after_the_other() {
+    for ip in loopbacks() {
+        let mut a = port();
+        let (peers, sockets) = many(&mut a, ip);
+        let others = FIRST * (loopbacks().len() - 1);
+        assert_eq!(peers.len() + others, a.connected_fds().count());
+        assert!(peers.len() >= 32 && a.is_crowded());
+        assert_eq!(a.connected_users() as usize, peers.len());
+        // Another user of the same; it goes on after one has left.
+        let (dst, first) = (at(ip, &peers[0]), sockets[0]);
+        assert_eq!(a.open_connected(ip, dst), Some(first));
+        a.close_connected(first);
+        let stranger = port();
+        let last = at(ip, &stranger);
+        assert_eq!(a.open_connected(ip, last), None);
+        a.close_connected(first);
+        let socket = a.open_connected(ip, last).expect("one is free");
+        assert!(a.is_open(socket) && !a.is_open(first));
+        assert_eq!(socket.index(), first.index());
+        // Who had it before may still say that it is done with it.
+        a.close_connected(first);
+        assert!(a.is_open(socket));
+        let gone = a.send_connected(first, 0, b"to whom?").unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotConnected);
+        stranger
+            .send(at(ip, &a), Some(ip), b"late", None, false)
+            .unwrap();
+        assert_eq!(collect(&mut a, 1), [(last, Some(ip), b"late".to_vec())]);
+    }
+}
+
+#[test]
+fn each_of_many_gets_what_is_its_own() {
+    for ip in loopbacks() {
+        let mut a = port();
+        let (mut peers, sockets) = many(&mut a, ip);
+        let to_a = at(ip, &a);
+        for (n, (peer, socket)) in (0..).zip(peers.iter_mut().zip(&sockets)) {
+            let dst = at(ip, peer);
+            a.send(dst, Some(ip), &[n], None, false).unwrap();
+            a.send_connected(*socket, 0, &[n, n]).unwrap();
+            let mut got = Vec::new();
+            while got.len() < 2 {
+                wait(peer);
+                peer.recv(|from, _, data| got.push((from, data.to_vec())))
+                    .unwrap();
+            }
+            assert_eq!(got, [(to_a, vec![n]), (to_a, vec![n, n])]);
+            peer.send(to_a, Some(ip), &[n; 3], None, false).unwrap();
+            wait(&a);
+            let mut found = Vec::new();
+            let mut take = |from: SocketAddr, _, mut all: Together<'_>| {
+                found.push((from, all.datagrams.next().map(<[u8]>::to_vec)));
+            };
+            a.recv_from(socket.index(), &mut take).unwrap();
+            assert_eq!(found, [(dst, Some(vec![n; 3]))]);
+        }
+    }
+}
+
+#[test]
+fn who_has_been_silent_for_longest_gives_its_place() {
     let ip: IpAddr = Ipv4Addr::LOCALHOST.into();
     let mut a = port();
-    let peers: Vec<_> = (0..8).map(|_| port()).collect();
-    let opened = peers
-        .iter()
-        .filter(|peer| a.open_connected(ip, at(ip, peer)).is_some());
-    let opened = opened.count();
-    assert_eq!(opened, a.connected_fds().count() / loopbacks().len());
-    assert!((1..8).contains(&opened));
-    // Another user of the same; it goes on after one has left.
-    let first = at(ip, &peers[0]);
-    assert!(a.open_connected(ip, first).is_some());
-    a.close_connected(ip, first);
-    assert!(a.open_connected(ip, at(ip, &peers[7])).is_none());
-    a.close_connected(ip, first);
-    let last = at(ip, &peers[7]);
-    assert!(a.open_connected(ip, last).is_some());
-    peers[7]
-        .send(at(ip, &a), Some(ip), b"late", None, false)
+    let (peers, sockets) = many(&mut a, ip);
+    let stranger = port();
+    let last = at(ip, &stranger);
+    assert_eq!(a.take_over(ip, last), None, "none has been silent for long");
+    let to_a = at(ip, &a);
+    let silent = 1;
+    let speak = |a: &mut UdpPort, peer: usize| {
+        peers[peer].send(to_a, Some(ip), b"x", None, false).unwrap();
+        wait(a);
+        a.recv_from(sockets[peer].index(), &mut |_, _, _| ())
+            .unwrap()
+    };
+    for turn in 0..1 + MANY / (peers.len() - 1) {
+        for peer in (0..peers.len()).filter(|peer| *peer != silent) {
+            assert_eq!(speak(&mut a, peer).datagrams, 1, "{turn}");
+        }
+    }
+    // What the former peer had sent is not lost.
+    peers[silent]
+        .send(to_a, Some(ip), b"there", None, false)
         .unwrap();
-    assert_eq!(collect(&mut a, 1), [(last, Some(ip), b"late".to_vec())]);
+    wait(&a);
+    let socket = a.take_over(ip, last).expect("that of the silent one");
+    assert_eq!(socket.index(), sockets[silent].index());
+    assert!(a.is_open(socket) && !a.is_open(sockets[silent]));
+    stranger.send(to_a, Some(ip), b"new", None, false).unwrap();
+    let (silent, there) = (at(ip, &peers[silent]), b"there".to_vec());
+    let expected = [(silent, Some(ip), there), (last, Some(ip), b"new".to_vec())];
+    assert_eq!(collect(&mut a, 2), expected);
+    assert_eq!(a.take_over(ip, silent), None, "the others talk");
 }
 
 #[test]

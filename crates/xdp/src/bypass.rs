@@ -24,6 +24,9 @@ const LEND_PATIENCE: Duration = Duration::from_secs(5);
 const RESOLVE_EVERY: u64 = 1000;
 /// A way that the daemon has not confirmed for so long is not taken, in ms.
 const WAY_LASTS: u64 = 5000;
+/// For how long after a long datagram, which went by the kernel, all go by it, in ms: two ticks of
+/// the clock.
+const HOLD: u64 = 8;
 /// Looks that find nothing between two looks whether the daemon lives.
 const HEAR_EVERY: u32 = 64;
 /// Datagrams that one look takes.
@@ -68,6 +71,8 @@ pub struct Bypass {
     /// The clock at the last look for answers; whether one is expected.
     heard: u64,
     unanswered: bool,
+    /// When that clock shows this, datagrams may travel this way again.
+    held_until: u64,
     /// Looks in a row that have found nothing.
     quiet: u32,
     sent: u64,
@@ -132,6 +137,7 @@ impl Bypass {
             peers: Vec::new(),
             heard: 0,
             unanswered: false,
+            held_until: 0,
             quiet: 0,
             sent: 0,
             received: 0,
@@ -185,11 +191,21 @@ impl Bypass {
         }
     }
 
+    /// So many bytes are sent by the kernel: if they are many, nothing travels this way for
+    /// [`HOLD`].
+    #[inline]
+    pub fn note_sent(&mut self, len: usize) {
+        if len > PAYLOAD_MAX {
+            self.held_until = now() + HOLD;
+        }
+    }
+
     /// Sends a datagram to a peer. Returns false, with nothing sent, where it is to go another way:
-    /// it is long, the peer's way is not known, or the bypass has no room.
+    /// it is long or follows a long one, the peer's way is not known, or the bypass has no room.
     #[inline]
     pub fn send(&mut self, at: usize, class: u8, payload: &[u8]) -> bool {
-        if payload.len() > PAYLOAD_MAX || self.open.is_none() || !self.knows_way(at) {
+        self.note_sent(payload.len());
+        if self.open.is_none() || now() < self.held_until || !self.knows_way(at) {
             return false;
         }
         let (Some(open), Some(Some(peer))) = (&mut self.open, self.peers.get(at)) else {
@@ -313,7 +329,7 @@ impl Bypass {
 
     /// Gives it up for good.
     #[cold]
-    fn lose(&mut self, reason: &str) {
+    pub fn lose(&mut self, reason: &str) {
         let Some(open) = self.open.take() else {
             return;
         };
@@ -373,7 +389,7 @@ impl Open {
                 0,
                 libc::MSG_DONTWAIT,
                 std::ptr::null::<libc::sockaddr>(),
-                0,
+                0usize,
             )
         };
         if done >= 0 {

@@ -50,6 +50,9 @@ impl UdpPort {
             datagrams += together.datagrams.len();
             f(src, dst_ip, together);
         }
+        if got > 0 {
+            self.connected.note_receive(None);
+        }
         let full = got == self.offer;
         // A short datagram, as in a ping-pong, most often comes alone: to look for another would
         // only delay what it brought.
@@ -66,7 +69,7 @@ impl UdpPort {
     }
 
     /// As [`UdpPort::recv_together`], from the sockets that are for one peer each: those in use, or
-    /// `all`; and from the bypass, where the sockets wait for a later look if little comes to them.
+    /// `all`.
     ///
     /// # Errors
     /// As [`UdpPort::recv`].
@@ -76,50 +79,42 @@ impl UdpPort {
         mut f: impl FnMut(SocketAddr, Option<IpAddr>, Together<'_>),
     ) -> io::Result<Received> {
         let mut received = Received::default();
-        if self.bypass.is_some() {
-            let due;
-            (received, due) = self.receive_by_bypass(all, &mut f);
-            if !due {
-                return Ok(received);
-            }
-        }
-        let by_bypass = received.datagrams;
-        for peer in self.connected.iter().filter(|peer| all || peer.is_used()) {
-            let Some(dst_ip) = peer.src() else { continue };
-            let Some(buffer) = self.buffers.get_mut(..RECV_SIZE) else {
-                continue;
-            };
-            let Some(meta) = receive_one(peer.fd(), buffer)? else {
-                continue;
-            };
-            let src = canonical(meta.addr);
-            let together = together(buffer, &meta);
-            received.datagrams += together.datagrams.len();
-            f(src, Some(dst_ip), together);
-            received.more |= meta.len > LONG;
-        }
-        if let Some(bypass) = &mut self.bypass
-            && received.datagrams > by_bypass
-        {
-            bypass.sockets_are_used();
+        let mut nth = 0;
+        while let Some(index) = self.connected.nth(nth, all) {
+            received = received.and(self.recv_from(index, &mut f)?);
+            nth += 1;
         }
         Ok(received)
     }
 
-    /// What has come by the bypass, and whether the sockets are to be looked at, too. Apart, as
-    /// [`UdpPort::send_by_bypass`] is.
-    #[cold]
-    #[inline(never)]
-    fn receive_by_bypass(
+    /// As [`UdpPort::recv_together`], from the socket for one peer with this index.
+    ///
+    /// # Errors
+    /// As [`UdpPort::recv`].
+    #[inline]
+    pub fn recv_from(
         &mut self,
-        all: bool,
+        index: usize,
         f: &mut impl FnMut(SocketAddr, Option<IpAddr>, Together<'_>),
-    ) -> (Received, bool) {
-        let Some(bypass) = &mut self.bypass else {
-            return (Received::default(), true);
+    ) -> io::Result<Received> {
+        let nothing = Received::default();
+        let Some(peer) = self.connected.at(index) else {
+            return Ok(nothing);
         };
-        let due = all || bypass.are_sockets_due();
-        (bypass.receive(all, f), due)
+        let (Some(dst_ip), Some(buffer)) = (peer.src(), self.buffers.get_mut(..RECV_SIZE)) else {
+            return Ok(nothing);
+        };
+        let Some(meta) = receive_one(peer.fd(), buffer)? else {
+            return Ok(nothing);
+        };
+        let together = together(buffer, &meta);
+        let received = Received {
+            datagrams: together.datagrams.len(),
+            more: meta.len > LONG,
+        };
+        f(canonical(meta.addr), Some(dst_ip), together);
+        self.connected.note_receive(Some(index));
+        Ok(received)
     }
 
     /// Receives into the buffers; 0 if there is nothing.
