@@ -174,9 +174,9 @@ impl UdpPort {
         bypass.is_some_and(|bypass| bypass.send(at, class, contents))
     }
 
-    /// Receives what has come by the bypass. `waits`: the caller has waited, or is about to. Returns
-    /// also whether the sockets for single peers are to be looked at now: where little comes to
-    /// them, they are looked at seldom.
+    /// Receives what has come by the bypass. `waits`: the caller has waited, or is about to.
+    /// Returns also whether the sockets for single peers are to be looked at now: where little
+    /// comes to them, they are looked at seldom.
     #[cold]
     #[inline(never)]
     pub fn recv_by_bypass(
