@@ -191,8 +191,7 @@ impl Bypass {
         }
     }
 
-    /// So many bytes are sent by the kernel: if they are many, nothing travels this way for
-    /// [`HOLD`].
+    /// So many bytes are sent by the kernel: if they are many, nothing travels this way for 8 ms.
     #[inline]
     pub fn note_sent(&mut self, len: usize) {
         if len > PAYLOAD_MAX {

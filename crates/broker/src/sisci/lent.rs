@@ -78,7 +78,7 @@ impl Tables {
         let full = own.untaken >= UNTAKEN_PER_SESSION_MAX;
         let cells = own.cells(owner.1, true);
         let room = |cells: &Cells| cells.all.len() < CELLS_PER_INTERRUPT_MAX;
-        let Some(cells) = cells.filter(|cells| !full && room(&**cells)) else {
+        let Some(cells) = cells.filter(|cells| !full && room(cells)) else {
             return false;
         };
         cells.all.insert(name, node);
