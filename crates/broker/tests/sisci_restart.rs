@@ -280,6 +280,26 @@ fn an_owner_gets_the_cells_that_it_had_not_taken_from_the_other_end() {
 }
 
 #[test]
+fn a_cell_that_its_owner_has_is_no_other_owners() {
+    let host = host();
+    let (a, twin, b) = (process(&host, 4), process(&host, 4), process(&host, 8));
+    let create = |process: &Sisci| process.create_interrupt(Some(9), false, true).unwrap();
+    let (of_a, of_twin) = (create(&a).interrupt, create(&twin).interrupt);
+    let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
+    assert_eq!(b.take_cells(connection, false).unwrap().len(), 2);
+    // One owner has its cell, in which that does not show; the other has not.
+    let taken = a.take_cells(of_a, true).unwrap().remove(0);
+    assert_eq!((events(&a).len(), events(&twin).len()), (1, 1));
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    [&b, &a, &twin].into_iter().for_each(reattach);
+    let others = twin.take_cells(of_twin, true).unwrap();
+    assert_eq!(others.len(), 1);
+    assert_ne!(others[0].name, taken.name);
+    assert!(a.take_cells(of_a, true).unwrap().is_empty());
+}
+
+#[test]
 fn a_lender_that_leaves_leaves_its_triggers() {
     let host = host();
     let (a, b) = (process(&host, 4), process(&host, 8));

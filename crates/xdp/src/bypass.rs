@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use causeway_owned::Owned;
 use rustix::event::epoll;
-use rustix::net::{RecvFlags, SendFlags, connect, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, connect, shutdown, sockopt};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::PAYLOAD_MAX;
@@ -332,7 +332,8 @@ impl Bypass {
         let Some(open) = self.open.take() else {
             return;
         };
-        // A child made by fork(2) may keep both open.
+        // A child made by fork(2) may keep both open: the daemon hears of the end all the same.
+        let _ = shutdown(open.lease.as_fd(), Shutdown::Both);
         let _ = epoll::delete(&*self.watch, open.socket.as_fd());
         let _ = epoll::delete(&*self.watch, open.lease.as_fd());
         let (port, sent, received) = (self.port, self.sent, self.received);
@@ -442,7 +443,9 @@ fn unclear(error: io::Error) -> String {
 fn call(message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<OwnedFd, String> {
     let socket = lease::socket().map_err(|error| format!("no Unix socket: {error}"))?;
     let called = lease::address().and_then(|address| {
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(LEND_PATIENCE))?;
+        for way in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+            sockopt::set_socket_timeout(&socket, way, Some(LEND_PATIENCE))?;
+        }
         Ok(connect(&socket, &address)?)
     });
     called.map_err(|error| {

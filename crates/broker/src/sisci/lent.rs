@@ -108,6 +108,12 @@ impl Tables {
             return None;
         }
         let mut all = cells.all.keys();
-        all.find(|name| lender.lent.contains(name)).copied()
+        let free = |name: &u64| {
+            self.cells
+                .get(name)
+                .is_some_and(|cell| cell.owner.is_none())
+        };
+        all.find(|name| lender.lent.contains(name) && free(name))
+            .copied()
     }
 }

@@ -478,6 +478,13 @@ impl Tables {
             return Err(Errno::INVAL);
         }
         *side = Some(end);
+        if local && let Some((lender, _)) = cell.trigger {
+            // Its owner has it: what was lent for it is not needed.
+            cell.fds = None;
+            if let Some(lender) = self.holdings.get_mut(&lender) {
+                lender.lent.remove(&name);
+            }
+        }
         Ok(())
     }
 
