@@ -9,6 +9,8 @@ mod group;
 mod qp;
 #[path = "../../../fuzz/harness/secure.rs"]
 mod secure;
+#[path = "../../../fuzz/harness/tampering.rs"]
+mod tampering;
 
 use causeway_sim::rng::Rng;
 use causeway_wire::group::{GROUP_HEADER_LEN, GROUP_OVERHEAD, GroupHeader};
@@ -20,6 +22,9 @@ use causeway_wire::secure::{
 const SEEDS: u64 = 8;
 /// Scripts that are tried beside the corpus.
 const RANDOM_SCRIPTS: u64 = 20_000;
+/// The same for `tampering`, and their bytes.
+const RANDOM_TAMPERING: u64 = 300;
+const TAMPERING_BYTES: usize = 4096;
 /// Bytes of a seed.
 const SEED_BYTES: usize = 900;
 
@@ -31,6 +36,13 @@ fn replay_qp() {
 #[test]
 fn replay_secure() {
     corpus::replay("secure", secure::run);
+}
+
+#[test]
+fn replay_tampering() {
+    corpus::replay("tampering", |script| {
+        tampering::run(script);
+    });
 }
 
 #[test]
@@ -119,9 +131,37 @@ fn random_scripts() {
     for seed in 0..RANDOM_SCRIPTS {
         let mut rng = Rng::new(seed);
         let length = rng.below(1_500) as usize;
-        let script: Vec<u8> = (0..length).map(|_| rng.below(256) as u8).collect();
+        let script = random_script(&mut rng, length);
         let caught = std::panic::catch_unwind(|| qp::run(&script));
         assert!(caught.is_ok(), "seed {seed}");
+    }
+}
+
+fn random_script(rng: &mut Rng, length: usize) -> Vec<u8> {
+    (0..length).map(|_| rng.below(256) as u8).collect()
+}
+
+#[test]
+fn random_tampering() {
+    let mut forged = 0;
+    for seed in 0..RANDOM_TAMPERING {
+        let script = random_script(&mut Rng::new(seed), TAMPERING_BYTES);
+        let caught = std::panic::catch_unwind(|| tampering::run(&script));
+        forged += caught.unwrap_or_else(|_| panic!("seed {seed}"));
+    }
+    // A forged datagram takes some ten bytes of a random script.
+    assert!(
+        forged > RANDOM_TAMPERING * TAMPERING_BYTES as u64 / 20,
+        "{forged}"
+    );
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_tampering_seeds() {
+    for seed in 0..SEEDS {
+        let script = random_script(&mut Rng::new(seed), SEED_BYTES);
+        corpus::write_seed("tampering", &format!("random-{seed}"), &script);
     }
 }
 
