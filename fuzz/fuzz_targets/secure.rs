@@ -2,5 +2,7 @@
 
 #[path = "../harness/secure.rs"]
 mod harness;
+#[path = "../harness/nobody.rs"]
+mod nobody;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| harness::run(data));

@@ -4,6 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[path = "../harness/tampering.rs"]
 mod harness;
+#[path = "../harness/nobody.rs"]
+mod nobody;
+#[path = "../harness/script.rs"]
+#[expect(dead_code, reason = "no step here takes a word")]
+mod script;
 
 /// After so many forged datagrams their number is said.
 const SAID: u64 = 10_000_000;

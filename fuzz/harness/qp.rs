@@ -7,8 +7,6 @@
 
 #[path = "qp_posts.rs"]
 mod posts;
-#[path = "script.rs"]
-mod script;
 #[path = "qp_segments.rs"]
 mod segments;
 #[path = "qp_victim.rs"]
@@ -26,7 +24,7 @@ use causeway_wire::trp::{
     Body, Common, Hello, MAX_RANGES, Packet, Position, RANGE_LEN, Range, Ranges, Reason, seal,
 };
 
-use script::Script;
+use crate::script::Script;
 use victim::{QPNS, REGION, REGIONS, SECRET, base};
 
 /// Steps of one script.

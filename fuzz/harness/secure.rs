@@ -9,10 +9,7 @@ use causeway_proto::trp::{Config, Connection, SendConfig};
 use causeway_sim::broker::{Broker, fixed_keys};
 use causeway_wire::secure::{Handshake, OVERHEAD, SEALED_HEADER_LEN, fuzz_secure, is_handshake};
 
-#[path = "nobody.rs"]
-mod nobody;
-
-use nobody::Nobody;
+use crate::nobody::Nobody;
 
 const NOW: Instant = Instant(1);
 

@@ -6,16 +6,11 @@ use std::collections::VecDeque;
 
 #[path = "tampering_connection.rs"]
 mod connection;
-#[path = "nobody.rs"]
-mod nobody;
-#[path = "script.rs"]
-#[expect(dead_code, reason = "no step here takes a word")]
-mod script;
 #[path = "tampering_ud.rs"]
 mod ud;
 
+use crate::script::Script;
 use connection::Connected;
-use script::Script;
 use ud::Associated;
 
 /// Datagrams on the way to a side; what is more is lost.

@@ -6,9 +6,9 @@ use causeway_sim::broker::Broker;
 use causeway_sim::bulk::Bulk;
 use causeway_wire::secure::is_handshake;
 
-use super::nobody::Nobody;
-use super::script::Script;
 use super::{FORGE, WAIT, Way, forged, honest};
+use crate::nobody::Nobody;
+use crate::script::Script;
 
 /// What either side of the connection sends: messages, their bytes, and how many at a time.
 const MESSAGES: u64 = 24;

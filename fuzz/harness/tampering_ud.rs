@@ -8,8 +8,8 @@ use causeway_proto::association::{Associations, Outcome, Peer, Turn};
 use causeway_sim::broker::fixed_keys;
 use causeway_wire::secure::{Handshake, OVERHEAD, SEALED_HEADER_LEN};
 
-use super::script::Script;
 use super::{FORGE, WAIT, Way, forged, honest};
+use crate::script::Script;
 
 /// Bytes that a datagram carries: its number.
 const NUMBER: usize = 8;

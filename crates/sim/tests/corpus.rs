@@ -5,8 +5,12 @@
 mod corpus;
 #[path = "../../../fuzz/harness/group.rs"]
 mod group;
+#[path = "../../../fuzz/harness/nobody.rs"]
+mod nobody;
 #[path = "../../../fuzz/harness/qp.rs"]
 mod qp;
+#[path = "../../../fuzz/harness/script.rs"]
+mod script;
 #[path = "../../../fuzz/harness/secure.rs"]
 mod secure;
 #[path = "../../../fuzz/harness/tampering.rs"]
