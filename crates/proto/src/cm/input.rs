@@ -46,6 +46,18 @@ impl Connection {
         }
     }
 
+    /// Somebody who knows our name of the connection says that the listener has too much to do, and
+    /// wants our request again with a token. What the peer itself has said before, it has said to a
+    /// request whose token is as good.
+    pub fn handle_come_again(&mut self, token: u64) {
+        let waits = self.state == State::Requesting && self.remote == 0 && !self.heard;
+        if waits && self.agains_left > 0 {
+            self.agains_left -= 1;
+            self.last.receiver = token;
+            self.outbox.push_back(self.last);
+        }
+    }
+
     /// The peer asks whether we still have the connection. To it, it is established.
     fn handle_probe(&mut self, probe: &Message) {
         if self.space != PortSpace::Udp {

@@ -466,3 +466,42 @@ fn ends_that_cross() {
         assert_eq!(ended.count(), 1);
     }
 }
+
+#[test]
+fn who_is_told_to_come_again_does_so_with_the_token_twice_in_each_attempt() {
+    let mut w = World::new(PortSpace::Tcp, || 0);
+    let drawn = |a: &mut Connection| {
+        let messages = std::iter::from_fn(|| a.poll_transmit());
+        Vec::from_iter(messages.map(|m| (m.kind, m.receiver)))
+    };
+    assert_eq!(drawn(&mut w.a), [(Kind::Request, 0)]);
+    for token in 70..80 {
+        w.a.handle_come_again(token);
+    }
+    let twice = [(Kind::Request, 70), (Kind::Request, 71)];
+    assert_eq!(drawn(&mut w.a), twice);
+    w.now = w.now + REPEAT_FIRST;
+    w.a.handle_timeout(w.now);
+    assert_eq!(drawn(&mut w.a), [(Kind::Request, 71)]);
+    w.a.handle_come_again(80);
+    assert_eq!(drawn(&mut w.a), [(Kind::Request, 80)]);
+}
+
+#[test]
+fn nobody_comes_again_whom_the_peer_has_answered() {
+    fn heeds_nothing(end: &mut Connection) {
+        let before = end.outbox.len();
+        end.handle_come_again(77);
+        assert_eq!(end.outbox.len(), before);
+    }
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.until("an answer", |w| w.a.remote() == B);
+    heeds_nothing(&mut w.a);
+    heeds_nothing(w.b());
+    let now = w.now;
+    assert!(w.b().accept(offer(b"yes"), now));
+    w.until("accepted", World::accepted);
+    w.a.establish();
+    heeds_nothing(&mut w.a);
+    assert!(w.a.is_established());
+}

@@ -1,19 +1,24 @@
 //! Datagrams in and out.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use causeway_netio::{Report, UdpPort, Unreachable};
+use causeway_proto::Instant;
 use causeway_proto::cm::{Connection, REASON_NO_SERVICE, REASON_STALE};
 use causeway_wire::cm::{
     Acked, Kind, MESSAGE_MAX, Malformed, Message, Private, Terms, refuse_version,
 };
 use causeway_wire::quote::{self, Names};
-use causeway_wire::secure::{RefusedRequest, SEALED_MESSAGE_MAX, Why, is_sealed_message};
+use causeway_wire::secure::{
+    ComeAgain, RefusedRequest, SEALED_MESSAGE_MAX, Why, is_sealed_message,
+};
 use causeway_wire::trp::{crc_matches, seal};
 
 use super::guard::{Guard, Unopened};
 use super::lifeline::Told;
-use super::load::Load;
+use super::load::{Load, Standing, Verdict};
+use super::token::Tokens;
 use super::{Conn, PORT, Table, now, random_name, trace};
 use crate::channel::What;
 
@@ -32,6 +37,54 @@ struct Arrivals {
     messages: Vec<Arrival>,
     /// Who says that no connection will come of a request of ours, the request's name, and why.
     unsecured: Vec<(SocketAddr, u64, Why)>,
+    /// Who wants a request of ours again with a token, and what it says.
+    again: Vec<(SocketAddr, ComeAgain)>,
+}
+
+/// Where datagrams arrive.
+enum Place<'a> {
+    /// The port that connections use.
+    Connections(&'a HashMap<u64, Conn>),
+    /// That of a listener, which has this name.
+    Listener(u64, &'a Tokens, &'a HashMap<(SocketAddr, u64), u64>),
+}
+
+impl Place<'_> {
+    fn listens(&self) -> bool {
+        matches!(self, Place::Listener(..))
+    }
+
+    /// What shows of the sender of a datagram that bears these names. Nobody forges what is
+    /// expected, or a token, who does not read the path.
+    fn standing(&self, guard: &Guard, from: SocketAddr, names: Names, now: Instant) -> Standing {
+        let Names { receiver, sender } = names;
+        match self {
+            Place::Connections(known) if known.contains_key(&receiver) => Standing::Expected,
+            Place::Listener(listener, tokens, requests)
+                if receiver != 0 && tokens.knows(receiver, (from, sender, *listener), now) =>
+            {
+                if requests.contains_key(&(from, sender)) || guard.has_taken(sender) {
+                    Standing::Repeated
+                } else {
+                    Standing::Proved
+                }
+            }
+            _ => Standing::Unknown,
+        }
+    }
+
+    /// The answer to what may be a request, by which it is to come again with a token.
+    fn come_again(&self, from: SocketAddr, datagram: &[u8], now: Instant) -> Option<ComeAgain> {
+        let Place::Listener(listener, tokens, _) = self else {
+            return None;
+        };
+        let request = matches!(datagram.len(), MESSAGE_MAX | SEALED_MESSAGE_MAX);
+        let names = quote::names(datagram).filter(|names| request && names.sender != 0)?;
+        Some(ComeAgain {
+            receiver: names.sender,
+            token: tokens.make(from, names.sender, *listener, now),
+        })
+    }
 }
 
 /// Passes of one look at a port: others wait too.
@@ -97,19 +150,14 @@ fn unfit_request(covered: bool, datagram: &[u8]) -> Option<(u64, Why)> {
 /// Takes what lies in a port that connections use, or a listener's. Answers requests of other
 /// versions, and a listener's that are protected otherwise than its messages.
 ///
-/// What costs much, the broker's work and answers to nobody known, is done for all that is
-/// `expected`, which nobody can forge who does not read the path, and else as the `load` permits.
-fn receive(
-    port: &mut UdpPort,
-    (guard, load): (&Guard, &mut Load),
-    listens: bool,
-    expected: impl Fn(SocketAddr, &Names) -> bool,
-) -> Arrivals {
-    let now = now();
+/// What costs much, the broker's work and answers to nobody known, is done as the `load` permits.
+fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place<'_>) -> Arrivals {
+    let (now, listens) = (now(), place.listens());
     let mut arrivals = Arrivals::default();
     let mut sealed = Vec::new();
     let mut unfit = Vec::new();
     let mut refusals = Vec::new();
+    let mut asks = Vec::new();
     let own_port = port.port();
     for _ in 0..RECEIVES_MAX {
         if port.check().is_err() {
@@ -117,16 +165,22 @@ fn receive(
         }
         let received = port.recv(|from, to, datagram| {
             trace::received(from, (to, own_port), datagram);
-            if let Some(RefusedRequest { receiver, why }) = RefusedRequest::parse(datagram) {
-                arrivals.unsecured.push((from, receiver, why));
+            if arrivals.take_notice(from, datagram) {
                 return;
             }
             // What the broker may be asked about is asked about as often as the load permits.
             let costs = guard.is_up() || is_sealed_message(datagram);
             let names = quote::names(datagram).filter(|_| costs);
-            let is_expected = names.is_some_and(|names| expected(from, &names));
-            if costs && !is_expected && !load.admits(from.ip(), now) {
-                return;
+            let standing = names.map(|names| place.standing(guard, from, names, now));
+            let standing = standing.unwrap_or(Standing::Unknown);
+            let verdict = costs.then(|| load.judge(from.ip(), standing, now));
+            match verdict.unwrap_or(Verdict::Take) {
+                Verdict::Take => {}
+                Verdict::Again => {
+                    let ask = place.come_again(from, datagram, now);
+                    return asks.extend(ask.map(|ask| (from, to, ask)));
+                }
+                Verdict::Drop => return,
             }
             let covered = guard.covers(from.ip());
             if listens && let Some((name, why)) = unfit_request(covered, datagram) {
@@ -134,7 +188,7 @@ fn receive(
             }
             // Nothing in the clear is taken from there.
             if covered {
-                let has_room = is_expected || sealed.len() < OPENED_MAX;
+                let has_room = standing != Standing::Unknown || sealed.len() < OPENED_MAX;
                 if datagram.len() <= SEALED_MESSAGE_MAX && has_room {
                     sealed.push((from, to, datagram.to_vec()));
                 }
@@ -157,6 +211,9 @@ fn receive(
         }
     }
     open_all(guard, sealed, listens, (&mut arrivals, &mut unfit));
+    for (to, from, ask) in asks {
+        transmit(port, to, from, &ask.emit());
+    }
     for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
         let refusal = RefusedRequest { receiver, why };
         transmit(port, to, from, &refusal.emit());
@@ -199,16 +256,29 @@ fn open_all(
     }
 }
 
+impl Arrivals {
+    /// Takes what the agents say that have no connection yet, and nothing seals. False if a
+    /// datagram is something else.
+    fn take_notice(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
+        if let Some(RefusedRequest { receiver, why }) = RefusedRequest::parse(datagram) {
+            self.unsecured.push((from, receiver, why));
+        } else if let Some(again) = ComeAgain::parse(datagram) {
+            self.again.push((from, again));
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
 impl Table {
     /// Serves the port named by a token of the event queue.
     pub(super) fn serve(&mut self, token: u64) {
         if token == PORT {
             // Reports last: a repeated request may find the listener gone that has answered the
             // first, and then the answer is what counts.
-            let known = &self.conns;
-            let expected = |_, names: &Names| known.contains_key(&names.receiver);
-            let costs = (&self.guard, &mut self.load);
-            let arrivals = receive(&mut self.port, costs, false, expected);
+            let place = Place::Connections(&self.conns);
+            let arrivals = receive(&mut self.port, (&self.guard, &mut self.load), &place);
             let mut reports = Vec::new();
             let _ = self.port.take_errors(|report| reports.push(*report));
             for arrival in arrivals.messages {
@@ -218,20 +288,16 @@ impl Table {
             for (from, name, why) in arrivals.unsecured {
                 self.unsecured(from, name, why);
             }
+            for (from, again) in arrivals.again {
+                self.come_again(from, again);
+            }
             for report in reports {
                 self.undelivered(&report);
             }
         } else if let Some(listener) = self.listeners.get_mut(&token) {
             let _ = listener.port.take_errors(|_| {});
-            let (tokens, requests) = (&self.tokens, &self.requests);
-            // A token is good for one request, and what repeats that is as anything else.
-            let expected = |from, names: &Names| {
-                let whose = (from, names.sender, token);
-                !requests.contains_key(&(from, names.sender))
-                    && tokens.knows(names.receiver, whose, now())
-            };
-            let costs = (&self.guard, &mut self.load);
-            let arrivals = receive(&mut listener.port, costs, true, expected);
+            let place = Place::Listener(token, &self.tokens, &self.requests);
+            let arrivals = receive(&mut listener.port, (&self.guard, &mut self.load), &place);
             for arrival in arrivals.messages {
                 self.handle_at_listener(token, &arrival);
             }
@@ -285,6 +351,15 @@ impl Table {
         if let Some(conn) = conn.filter(|conn| conn.peer.ip() == from.ip()) {
             conn.machine.handle_unsecured(why, now());
             self.settle(name);
+        }
+    }
+
+    /// Somebody wants a request of ours again, with a token.
+    pub(super) fn come_again(&mut self, from: SocketAddr, again: ComeAgain) {
+        let conn = self.conns.get_mut(&again.receiver);
+        if let Some(conn) = conn.filter(|conn| conn.peer.ip() == from.ip()) {
+            conn.machine.handle_come_again(again.token);
+            self.settle(again.receiver);
         }
     }
 
