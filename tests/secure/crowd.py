@@ -13,10 +13,12 @@ from lib.output import rest_of_output
 from lib.patience import patient
 
 MEET = os.path.join(netns.BUILD, "test", "meet")
+PEER = os.path.join(netns.BUILD, "test", "cm_peer")
 FLOOD = os.path.join(netns.ROOT, "tests", "secure", "flood.py")
 CM_FLOOD = os.path.join(netns.ROOT, "tests", "secure", "cm_flood.py")
-# Connections of rping while its listener is flooded, and what one may take at all.
-CM_CONNECTS, RPING_SECONDS = 10, 60
+# Where librdmacm's listener is, the connections that are made while it is flooded, and what one may
+# take at all.
+CM_PORT, CM_CONNECTS, CM_SECONDS = "7471", 10, 60
 # The issue's: what a flood leaves of another host's connect.
 CONNECT_SECONDS = 1.0
 # Queue pairs whose peer is the host that floods, and those that connect.
@@ -154,30 +156,31 @@ def flooded(scene, key):
             f"{counts}")
 
 
-def pinged(scene, address):
-    """Has rping connect, and exchange a message. Returns the seconds that took."""
-    argv = ["rping", "-c", "-C", "1", "-a", address]
+def connected(scene, address):
+    """Has a program connect, and exchange messages. Returns the seconds that took."""
     begun = time.monotonic()
-    program = scene.bench.start(scene.world.client, argv)
-    if program.wait_end(RPING_SECONDS):
+    program = scene.bench.start(scene.world.client, [PEER, "sequential", address, CM_PORT, "1"])
+    if program.wait_end(CM_SECONDS):
         raise Failed(f"after {time.monotonic() - begun:.1f} s: {program.text[-500:]}")
     return time.monotonic() - begun
 
 
-def listener_flooded(scene, port, forge=False, v6=False, plain=False):
+def listener_flooded(scene, forge=False, v6=False, plain=False):
     """Connections by librdmacm take a second at most while a host floods their listener with
     requests that no key has sealed, or `plain` ones; it may `forge` their senders, also those who
     connect."""
     server, client = scene.world.server, scene.world.client
     addresses = [server_v6(host) if v6 else host.address for host in (server, client)]
-    plan = {"target": addresses[0], "other": addresses[1], "port": port, "plain": plain,
+    plan = {"target": addresses[0], "other": addresses[1], "port": int(CM_PORT), "plain": plain,
             "forge": FORGED[6 if v6 else 4] if forge else None}
-    with Stranger(scene.world) as stranger:
-        quiet = pinged(scene, addresses[0])
+    with Stranger(scene.world) as stranger, \
+            Spoken(server, [PEER, "server", CM_PORT], "udp") as listener:
+        listener.line()
+        quiet = connected(scene, addresses[0])
         with Spoken(stranger.host, [sys.executable, CM_FLOOD, json.dumps(plan)]) as flood:
             flood.line()
             begun = time.monotonic()
-            took = [pinged(scene, addresses[0]) for _ in range(CM_CONNECTS)]
+            took = [connected(scene, addresses[0]) for _ in range(CM_CONNECTS)]
             lasted = time.monotonic() - begun
             counts = json.loads(flood.last().splitlines()[-1])
     if not LEAST_DRAWN < counts["drawn"] <= counts["sent"]:

@@ -13,8 +13,8 @@ use causeway_wire::group::{
 };
 use causeway_wire::rdmap::Segment;
 use causeway_wire::secure::{
-    ComeAgain, HANDSHAKE_MAX, Handshake, RefusedRequest, SALT_LEN, SEALED_HEADER_LEN, SealedHeader, Step, Why,
-    is_handshake, is_sealed, message_header, message_salt,
+    ComeAgain, HANDSHAKE_MAX, Handshake, RefusedRequest, SALT_LEN, SEALED_HEADER_LEN, SealedHeader,
+    Step, Why, is_handshake, is_sealed, message_header, message_salt,
 };
 use causeway_wire::trp::{Body, CRC_OFFSET, HEADER_LEN, Packet, crc_matches, seal};
 use causeway_wire::versions::{NOTICE_LEN, Notice};

@@ -157,7 +157,7 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
     let mut sealed = Vec::new();
     let mut unfit = Vec::new();
     let mut refusals = Vec::new();
-    let mut asks = Vec::new();
+    let mut notices = Vec::new();
     let own_port = port.port();
     for _ in 0..RECEIVES_MAX {
         if port.check().is_err() {
@@ -170,15 +170,16 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
             }
             // What the broker may be asked about is asked about as often as the load permits.
             let costs = guard.is_up() || is_sealed_message(datagram);
-            let names = quote::names(datagram).filter(|_| costs);
-            let standing = names.map(|names| place.standing(guard, from, names, now));
-            let standing = standing.unwrap_or(Standing::Unknown);
-            let verdict = costs.then(|| load.judge(from.ip(), standing, now));
-            match verdict.unwrap_or(Verdict::Take) {
+            let standing = match quote::names(datagram) {
+                _ if !costs => Standing::Expected,
+                Some(names) => place.standing(guard, from, names, now),
+                None => Standing::Unknown,
+            };
+            match load.judge(from.ip(), standing, now) {
                 Verdict::Take => {}
                 Verdict::Again => {
                     let ask = place.come_again(from, datagram, now);
-                    return asks.extend(ask.map(|ask| (from, to, ask)));
+                    return notices.extend(ask.map(|ask| (from, to, ask.emit())));
                 }
                 Verdict::Drop => return,
             }
@@ -211,12 +212,12 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
         }
     }
     open_all(guard, sealed, listens, (&mut arrivals, &mut unfit));
-    for (to, from, ask) in asks {
-        transmit(port, to, from, &ask.emit());
-    }
+    load.note_spent(super::now().since(now));
     for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
-        let refusal = RefusedRequest { receiver, why };
-        transmit(port, to, from, &refusal.emit());
+        notices.push((to, from, RefusedRequest { receiver, why }.emit()));
+    }
+    for (to, from, notice) in notices {
+        transmit(port, to, from, &notice);
     }
     for (to, from, mut refusal, len) in refusals {
         seal(&mut refusal[..len], crc);
@@ -358,7 +359,7 @@ impl Table {
     pub(super) fn come_again(&mut self, from: SocketAddr, again: ComeAgain) {
         let conn = self.conns.get_mut(&again.receiver);
         if let Some(conn) = conn.filter(|conn| conn.peer.ip() == from.ip()) {
-            conn.machine.handle_come_again(again.token);
+            conn.machine.handle_come_again(again.token, now());
             self.settle(again.receiver);
         }
     }
@@ -398,7 +399,10 @@ impl Table {
         let proved = message.receiver != 0 && self.tokens.knows(message.receiver, whose, now());
         // A sealed request may be a recording: only one that bears a token of now counts, once.
         let sealed = self.guard.covers(from.ip());
-        if !proved && (sealed || listener.half_open >= HALF_OPEN_MAX) {
+        // Forged requests leave half of the backlog to others.
+        let crowded =
+            listener.half_open >= HALF_OPEN_MAX || 2 * listener.waiting >= listener.backlog;
+        if !proved && (sealed || crowded) {
             let mut retry = reply(message, Kind::Retry, 0);
             retry.sender = self.tokens.make(*from, message.sender, token, now());
             return self.answer(*from, *to, &retry);

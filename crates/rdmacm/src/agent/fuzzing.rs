@@ -441,7 +441,7 @@ impl Bench {
             self.agent.with(name, |c| match choice >> 6 {
                 0 | 2 => c.handle_refused(now),
                 1 => c.handle_unsecured(Why::Key, now),
-                _ => c.handle_come_again(choice.into()),
+                _ => c.handle_come_again(choice.into(), now),
             });
         } else {
             let who = peer(script);

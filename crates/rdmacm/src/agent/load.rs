@@ -31,7 +31,7 @@ pub(super) enum Standing {
     Proved,
     /// So did the sender of the same request before. Whoever reads the path can repeat it.
     Repeated,
-    /// It knows the name of a connection.
+    /// It knows the name of a connection, or costs no more than to look at it.
     Expected,
 }
 /// How many kinds of senders are counted.
@@ -64,7 +64,7 @@ impl Load {
             Standing::Proved => (1, Verdict::Drop),
             Standing::Repeated => (2, Verdict::Drop),
         };
-        if self.begun.is_none_or(|begun| now.since(begun) >= PERIOD) {
+        if self.begun.is_none_or(|begun| now >= begun + PERIOD) {
             *self = Load {
                 begun: Some(now),
                 ..Load::default()
@@ -80,6 +80,12 @@ impl Load {
         *count += 1;
         self.all[counted] += 1;
         Verdict::Take
+    }
+
+    /// What was taken has cost this time. So much longer it takes until all may begin anew, however
+    /// slow the broker is: who asks for tokens, and hears who bears them, has the rest.
+    pub fn note_spent(&mut self, time: Duration) {
+        self.begun = self.begun.map(|begun| begun + time);
     }
 }
 
@@ -150,6 +156,18 @@ mod tests {
         assert_eq!(taken(&mut load, victim, Repeated, T0, 50_000), 64);
         assert_eq!(load.judge(host(victim), Proved, T0), Verdict::Take);
         assert_eq!(load.judge(host(victim), Expected, T0), Verdict::Take);
+    }
+
+    #[test]
+    fn a_slow_broker_is_asked_less() {
+        let mut load = Load::default();
+        assert_eq!(taken(&mut load, 1, Unknown, T0, HOST_MAX), HOST_MAX);
+        load.note_spent(PERIOD * 3);
+        let later = T0 + PERIOD * 3;
+        assert_eq!(load.judge(host(1), Unknown, later), Verdict::Again);
+        assert_eq!(load.judge(host(1), Proved, later), Verdict::Take);
+        let over = later + PERIOD;
+        assert_eq!(load.judge(host(1), Unknown, over), Verdict::Take);
     }
 
     #[test]

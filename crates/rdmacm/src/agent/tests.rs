@@ -10,9 +10,7 @@ use causeway_proto::Instant;
 use causeway_proto::cm::Offer;
 use causeway_wire::cm::{Kind, MESSAGE_MAX, Message, PortSpace, Private, Terms};
 use causeway_wire::quote::NAME_LEN;
-use causeway_wire::secure::{
-    ComeAgain, RefusedRequest, SEALED_MESSAGE, SEALED_MESSAGE_MAX, Why,
-};
+use causeway_wire::secure::{ComeAgain, RefusedRequest, SEALED_MESSAGE, SEALED_MESSAGE_MAX, Why};
 
 use super::{Agent, PORT, fuzzing};
 use crate::id::{self, PS_TCP, Shared};
@@ -97,6 +95,51 @@ fn a_listener_with_too_much_to_do_asks_for_a_token_and_heeds_it() {
     assert!(asker.send_to(&sealed(token, receiver), to).is_ok());
     agent.lock().serve(listener);
     assert_eq!(RefusedRequest::parse(&heard(&asker)), Some(refused));
+    agent.unlisten(listener);
+    // SAFETY: the identifier is not used any more.
+    assert_eq!(unsafe { id::destroy_id(id) }, 0);
+}
+
+#[test]
+fn forged_requests_leave_half_of_the_backlog_to_others() {
+    const BACKLOG: usize = 6;
+    let (agent, id, owner) = agent();
+    let port = UdpPort::bind(0).expect("a port");
+    let listener = agent.listen(owner, port, PortSpace::Tcp, BACKLOG);
+    let listener = listener.expect("a listener");
+    let from = socket(1);
+    let ask = |name: u64, token| {
+        let message = Message {
+            kind: Kind::Request,
+            space: PortSpace::Tcp,
+            receiver: token,
+            sender: name,
+            port: 7,
+            reason: 0,
+            terms: Terms::default(),
+            private: Private::NONE,
+        };
+        let address = from.local_addr().expect("bound");
+        let arrival = (address, Some(Ipv4Addr::LOCALHOST.into()), message);
+        agent.lock().handle_at_listener(listener, &arrival);
+    };
+    let answer = || Message::parse(&heard(&from)).expect("a message");
+    let taken = |name| {
+        ask(name, 0);
+        let answer = answer();
+        assert_eq!(answer.receiver, name);
+        match answer.kind {
+            Kind::Ack(_) => Ok(()),
+            _ => Err((name, answer.sender)),
+        }
+    };
+    let (taken, tokens): (Vec<_>, Vec<_>) = (1..=8).map(taken).partition(Result::is_ok);
+    assert_eq!((taken.len(), tokens.len()), (BACKLOG / 2, 8 - BACKLOG / 2));
+    for (name, token) in tokens.into_iter().filter_map(Result::err).take(BACKLOG / 2) {
+        ask(name, token);
+        assert!(matches!(answer().kind, Kind::Ack(_)));
+    }
+    assert_eq!(agent.lock().listeners[&listener].waiting, BACKLOG);
     agent.unlisten(listener);
     // SAFETY: the identifier is not used any more.
     assert_eq!(unsafe { id::destroy_id(id) }, 0);
