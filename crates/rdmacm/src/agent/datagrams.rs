@@ -147,6 +147,14 @@ fn unfit_request(covered: bool, datagram: &[u8]) -> Option<(u64, Why)> {
     Some((names.sender, why))
 }
 
+/// The answer to a request of another version.
+fn other_version(datagram: &[u8]) -> Option<Vec<u8>> {
+    let mut refusal = [0; MESSAGE_MAX];
+    let len = refuse_version(datagram, &mut refusal)?;
+    seal(&mut refusal[..len], crc);
+    Some(refusal[..len].to_vec())
+}
+
 /// Takes what lies in a port that connections use, or a listener's. Answers requests of other
 /// versions, and a listener's that are protected otherwise than its messages.
 ///
@@ -156,8 +164,7 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
     let mut arrivals = Arrivals::default();
     let mut sealed = Vec::new();
     let mut unfit = Vec::new();
-    let mut refusals = Vec::new();
-    let mut notices = Vec::new();
+    let mut answers = Vec::new();
     let own_port = port.port();
     for _ in 0..RECEIVES_MAX {
         if port.check().is_err() {
@@ -179,11 +186,11 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
                 Verdict::Take => {}
                 Verdict::Again => {
                     let ask = place.come_again(from, datagram, now);
-                    return notices.extend(ask.map(|ask| (from, to, ask.emit())));
+                    return answers.extend(ask.map(|ask| (from, to, ask.emit().to_vec())));
                 }
                 Verdict::Drop => return,
             }
-            let covered = guard.covers(from.ip());
+            let covered = load.spend(standing, || guard.covers(from.ip()));
             if listens && let Some((name, why)) = unfit_request(covered, datagram) {
                 unfit.push((from, to, name, why));
             }
@@ -191,7 +198,7 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
             if covered {
                 let has_room = standing != Standing::Unknown || sealed.len() < OPENED_MAX;
                 if datagram.len() <= SEALED_MESSAGE_MAX && has_room {
-                    sealed.push((from, to, datagram.to_vec()));
+                    sealed.push((standing, (from, to, datagram.to_vec())));
                 }
                 return;
             }
@@ -200,9 +207,7 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
                     arrivals.messages.push((from, to, message));
                 }
                 Err(Malformed::Version) if crc_matches(datagram, crc) => {
-                    let mut refusal = [0; MESSAGE_MAX];
-                    let len = refuse_version(datagram, &mut refusal);
-                    refusals.extend(len.map(|len| (from, to, refusal, len)));
+                    answers.extend(other_version(datagram).map(|refusal| (from, to, refusal)));
                 }
                 _ => {}
             }
@@ -211,49 +216,57 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
             break;
         }
     }
-    open_all(guard, sealed, listens, (&mut arrivals, &mut unfit));
-    load.note_spent(super::now().since(now));
+    for (standing, (from, to, datagram)) in sealed {
+        if standing != Standing::Unknown || load.has_time() {
+            let opened = load.spend(standing, || guard.open(from.ip(), &datagram));
+            take(
+                guard,
+                (from, to, datagram),
+                opened,
+                listens,
+                (&mut arrivals, &mut unfit),
+            );
+        } else if let Some(ask) = place.come_again(from, &datagram, now) {
+            answers.push((from, to, ask.emit().to_vec()));
+        }
+    }
     for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
-        notices.push((to, from, RefusedRequest { receiver, why }.emit()));
+        let refusal = RefusedRequest { receiver, why }.emit();
+        answers.push((to, from, refusal.to_vec()));
     }
-    for (to, from, notice) in notices {
-        transmit(port, to, from, &notice);
-    }
-    for (to, from, mut refusal, len) in refusals {
-        seal(&mut refusal[..len], crc);
-        transmit(port, to, from, &refusal[..len]);
+    for (to, from, answer) in answers {
+        transmit(port, to, from, &answer);
     }
     arrivals
 }
 
-/// Opens sealed datagrams. What another key has sealed is a request that no connection comes of,
-/// where they came to a listener, and else the answer to one of ours.
-fn open_all(
+/// Takes what was opened of a sealed datagram. What another key has sealed is a request that no
+/// connection comes of, where it came to a listener, and else the answer to one of ours.
+fn take(
     guard: &Guard,
-    sealed: Vec<Sealed>,
+    (from, to, datagram): Sealed,
+    opened: Result<Vec<u8>, Unopened>,
     listens: bool,
     (arrivals, unfit): (&mut Arrivals, &mut Vec<Unfit>),
 ) {
-    for (from, to, datagram) in sealed {
-        match guard.open(from.ip(), &datagram) {
-            Ok(message) if crc_matches(&message, crc) => arrivals.messages.extend(
-                Message::parse(&message)
-                    .ok()
-                    .map(|message| (from, to, message)),
-            ),
-            Err(Unopened::Foreign) => {
-                let Some(names) = quote::names(&datagram) else {
-                    continue;
-                };
-                if !listens {
-                    arrivals.unsecured.push((from, names.receiver, Why::Key));
-                } else if datagram.len() == SEALED_MESSAGE_MAX {
-                    guard.tell_of(from.ip());
-                    unfit.push((from, to, names.sender, Why::Key));
-                }
+    match opened {
+        Ok(message) if crc_matches(&message, crc) => arrivals.messages.extend(
+            Message::parse(&message)
+                .ok()
+                .map(|message| (from, to, message)),
+        ),
+        Err(Unopened::Foreign) => {
+            let Some(names) = quote::names(&datagram) else {
+                return;
+            };
+            if !listens {
+                arrivals.unsecured.push((from, names.receiver, Why::Key));
+            } else if datagram.len() == SEALED_MESSAGE_MAX {
+                guard.tell_of(from.ip());
+                unfit.push((from, to, names.sender, Why::Key));
             }
-            _ => {}
         }
+        _ => {}
     }
 }
 

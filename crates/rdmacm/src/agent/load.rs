@@ -21,6 +21,9 @@ const OF_A_HOST_MAX: [u32; STANDINGS] = [256, 256, 64];
 /// whether the wire to it is secured. Whoever has many addresses, as of a network of IPv6, can
 /// prove many.
 const OF_ALL_MAX: [u32; STANDINGS] = [512, 1024, 256];
+/// Time in a period that goes to what is unknown: where the broker is slow that is less than what
+/// is permitted otherwise. Who asks for tokens, and hears those who bear them, has the rest.
+const UNKNOWN_TIME_MAX: Duration = Duration::from_millis(25);
 
 /// What shows of the sender of a datagram, before the datagram is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub(super) struct Load {
     begun: Option<Instant>,
     hosts: HashMap<IpAddr, [u32; STANDINGS]>,
     all: [u32; STANDINGS],
+    /// What was unknown has taken this time.
+    spent: Duration,
 }
 
 impl Load {
@@ -70,7 +75,8 @@ impl Load {
                 ..Load::default()
             };
         }
-        if self.all[counted] >= OF_ALL_MAX[counted] {
+        let in_time = standing != Standing::Unknown || self.has_time();
+        if self.all[counted] >= OF_ALL_MAX[counted] || !in_time {
             return otherwise;
         }
         let count = &mut self.hosts.entry(host.to_canonical()).or_default()[counted];
@@ -82,9 +88,25 @@ impl Load {
         Verdict::Take
     }
 
-    /// What was taken has cost this time. So much longer it takes until all may begin anew, however
-    /// slow the broker is: who asks for tokens, and hears who bears them, has the rest.
-    pub fn note_spent(&mut self, time: Duration) {
+    /// Whether there is time for what is unknown.
+    pub fn has_time(&self) -> bool {
+        self.spent < UNKNOWN_TIME_MAX
+    }
+
+    /// Does what is to be done for a datagram, and counts the time if its sender is unknown.
+    pub fn spend<T>(&mut self, standing: Standing, work: impl FnOnce() -> T) -> T {
+        if standing != Standing::Unknown {
+            return work();
+        }
+        let begun = super::now();
+        let result = work();
+        self.note_spent(super::now().since(begun));
+        result
+    }
+
+    /// What was unknown has taken this time. So much longer it takes until all may begin anew.
+    fn note_spent(&mut self, time: Duration) {
+        self.spent += time;
         self.begun = self.begun.map(|begun| begun + time);
     }
 }
@@ -161,13 +183,17 @@ mod tests {
     #[test]
     fn a_slow_broker_is_asked_less() {
         let mut load = Load::default();
-        assert_eq!(taken(&mut load, 1, Unknown, T0, HOST_MAX), HOST_MAX);
+        assert_eq!(load.judge(host(1), Unknown, T0), Verdict::Take);
+        load.note_spent(UNKNOWN_TIME_MAX - Duration::from_nanos(1));
+        assert_eq!(load.judge(host(1), Unknown, T0), Verdict::Take);
         load.note_spent(PERIOD * 3);
+        assert!(!load.has_time());
         let later = T0 + PERIOD * 3;
         assert_eq!(load.judge(host(1), Unknown, later), Verdict::Again);
         assert_eq!(load.judge(host(1), Proved, later), Verdict::Take);
-        let over = later + PERIOD;
+        let over = later + PERIOD + UNKNOWN_TIME_MAX;
         assert_eq!(load.judge(host(1), Unknown, over), Verdict::Take);
+        assert!(load.has_time());
     }
 
     #[test]
