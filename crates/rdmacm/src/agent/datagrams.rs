@@ -73,17 +73,46 @@ impl Place<'_> {
         }
     }
 
+    /// The standing of a datagram that is worth the work. Of another the answer, if it gets one.
+    fn judge(
+        &self,
+        (guard, load): (&Guard, &mut Load),
+        from: SocketAddr,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Result<Standing, Option<Vec<u8>>> {
+        // What the broker may be asked about is asked about as often as the load permits.
+        let costs = guard.is_up() || is_sealed_message(datagram);
+        let standing = match quote::names(datagram) {
+            _ if !costs => Standing::Expected,
+            Some(names) => self.standing(guard, from, names, now),
+            None => Standing::Unknown,
+        };
+        match load.judge(from.ip(), standing, now) {
+            Verdict::Take => Ok(standing),
+            Verdict::Again => Err(self.come_again(load, from, datagram, now)),
+            Verdict::Drop => Err(None),
+        }
+    }
+
     /// The answer to what may be a request, by which it is to come again with a token.
-    fn come_again(&self, from: SocketAddr, datagram: &[u8], now: Instant) -> Option<ComeAgain> {
+    fn come_again(
+        &self,
+        load: &mut Load,
+        from: SocketAddr,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Option<Vec<u8>> {
         let Place::Listener(listener, tokens, _) = self else {
             return None;
         };
         let request = matches!(datagram.len(), MESSAGE_MAX | SEALED_MESSAGE_MAX);
         let names = quote::names(datagram).filter(|names| request && names.sender != 0)?;
-        Some(ComeAgain {
+        let again = ComeAgain {
             receiver: names.sender,
             token: tokens.make(from, names.sender, *listener, now),
-        })
+        };
+        load.may_ask().then(|| again.emit().to_vec())
     }
 }
 
@@ -161,6 +190,7 @@ fn other_version(datagram: &[u8]) -> Option<Vec<u8>> {
 /// What costs much, the broker's work and answers to nobody known, is done as the `load` permits.
 fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place<'_>) -> Arrivals {
     let (now, listens) = (now(), place.listens());
+    load.begin_look();
     let mut arrivals = Arrivals::default();
     let mut sealed = Vec::new();
     let mut unfit = Vec::new();
@@ -175,21 +205,10 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
             if arrivals.take_notice(from, datagram) {
                 return;
             }
-            // What the broker may be asked about is asked about as often as the load permits.
-            let costs = guard.is_up() || is_sealed_message(datagram);
-            let standing = match quote::names(datagram) {
-                _ if !costs => Standing::Expected,
-                Some(names) => place.standing(guard, from, names, now),
-                None => Standing::Unknown,
+            let standing = match place.judge((guard, load), from, datagram, now) {
+                Ok(standing) => standing,
+                Err(ask) => return answers.extend(ask.map(|ask| (from, to, ask))),
             };
-            match load.judge(from.ip(), standing, now) {
-                Verdict::Take => {}
-                Verdict::Again => {
-                    let ask = place.come_again(from, datagram, now);
-                    return answers.extend(ask.map(|ask| (from, to, ask.emit().to_vec())));
-                }
-                Verdict::Drop => return,
-            }
             let covered = load.spend(standing, || guard.covers(from.ip()));
             if listens && let Some((name, why)) = unfit_request(covered, datagram) {
                 unfit.push((from, to, name, why));
@@ -226,8 +245,8 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
                 listens,
                 (&mut arrivals, &mut unfit),
             );
-        } else if let Some(ask) = place.come_again(from, &datagram, now) {
-            answers.push((from, to, ask.emit().to_vec()));
+        } else if let Some(ask) = place.come_again(load, from, &datagram, now) {
+            answers.push((from, to, ask));
         }
     }
     for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
@@ -416,6 +435,10 @@ impl Table {
         let crowded =
             listener.half_open >= HALF_OPEN_MAX || 2 * listener.waiting >= listener.backlog;
         if !proved && (sealed || crowded) {
+            // A sealed one was worth opening.
+            if !sealed && !self.load.may_ask() {
+                return;
+            }
             let mut retry = reply(message, Kind::Retry, 0);
             retry.sender = self.tokens.make(*from, message.sender, token, now());
             return self.answer(*from, *to, &retry);
