@@ -436,12 +436,10 @@ impl Table {
             listener.half_open >= HALF_OPEN_MAX || 2 * listener.waiting >= listener.backlog;
         if !proved && (sealed || crowded) {
             // A sealed one was worth opening.
-            if !sealed && !self.load.may_ask() {
-                return;
+            if sealed || self.load.may_ask() {
+                self.ask_again(token, arrival);
             }
-            let mut retry = reply(message, Kind::Retry, 0);
-            retry.sender = self.tokens.make(*from, message.sender, token, now());
-            return self.answer(*from, *to, &retry);
+            return;
         }
         // One request too many is not answered: its sender will ask again.
         if listener.waiting >= listener.backlog {
@@ -479,6 +477,13 @@ impl Table {
             },
         );
         self.settle(name);
+    }
+
+    /// Asks for a request to come again with a token.
+    fn ask_again(&self, token: u64, (from, to, message): &Arrival) {
+        let mut retry = reply(message, Kind::Retry, 0);
+        retry.sender = self.tokens.make(*from, message.sender, token, now());
+        self.answer(*from, *to, &retry);
     }
 
     /// The network says that something did not arrive. What does not quote a message of the

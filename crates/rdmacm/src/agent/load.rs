@@ -24,8 +24,8 @@ const OF_ALL_MAX: [u32; STANDINGS] = [512, 1024, 256];
 /// Time in a period that goes to what is unknown: where the broker is slow that is less than what
 /// is permitted otherwise. Who asks for tokens, and hears those who bear them, has the rest.
 const UNKNOWN_TIME_MAX: Duration = Duration::from_millis(25);
-/// Answers of one look at a listener's port that ask for tokens. What lies there beyond them is read
-/// and dropped, which takes a tenth of the time: a request with a token waits behind it.
+/// Answers of one look at a listener's port that ask for tokens. What lies there beyond them is
+/// read and dropped, which takes less time: a request with a token may wait behind it.
 const ASKED_MAX: u32 = 256;
 
 /// What shows of the sender of a datagram, before the datagram is opened.
