@@ -82,6 +82,8 @@ local CM_OPCODES = {
     [13] = "Retry", [14] = "Sealed message", [15] = "Refused request",
 }
 local CM_SEALED, CM_REFUSAL = 14, 15
+-- The reason of a refusal that is none.
+local CM_COME_AGAIN = 0
 local CM_ACKED = { [1] = "Request", [2] = "Accept", [4] = "Shutdown", [12] = "Probe" }
 local CM_SPACES = { [0] = "TCP", "UDP", "IB" }
 local CM_REASONS = {
@@ -213,6 +215,7 @@ f.cm_reason = ProtoField.uint16("causeway.cm.reason", "Reason", base.DEC, CM_REA
 f.cm_port = ProtoField.uint16("causeway.cm.port", "Sender's port")
 f.cm_receiver = ProtoField.uint64("causeway.cm.receiver", "Receiver's name", base.HEX)
 f.cm_sender = ProtoField.uint64("causeway.cm.sender", "Sender's name", base.HEX)
+f.cm_token = ProtoField.uint64("causeway.cm.token", "Token", base.HEX)
 f.cm_responder = ProtoField.uint8("causeway.cm.responder_resources", "Responder resources")
 f.cm_initiator = ProtoField.uint8("causeway.cm.initiator_depth", "Initiator depth")
 f.cm_retry = ProtoField.uint8("causeway.cm.retry_count", "Retry count")
@@ -940,14 +943,19 @@ local function cm_body(d)
     return cm_problem(d)
 end
 
--- A message that the broker has sealed, or a refusal that nothing seals: what is in the clear.
+-- A message that the broker has sealed, or what nothing seals, a refusal or that a request is to
+-- come again with a token: what is in the clear.
 local function cm_secured(tvb, pinfo, tree)
     pinfo.cols.protocol = "Causeway CM"
     local length, why = tvb:reported_len() - CM_SEALED_HEADER_LEN - TAG_LEN, tvb(1, 1):uint()
     tree:add(f.cm_version, tvb(0, 1))
     tree:add(f.cm_opcode, tvb(0, 1))
     tree:add(f.cm_receiver, tvb(8, 8))
-    if band(tvb(0, 1):uint(), 0x0F) == CM_REFUSAL then
+    if band(tvb(0, 1):uint(), 0x0F) == CM_REFUSAL and why == CM_COME_AGAIN then
+        tree:add(f.cm_token, tvb(16, 8))
+        pinfo.cols.info = "Come again with a token"
+        return
+    elseif band(tvb(0, 1):uint(), 0x0F) == CM_REFUSAL then
         tree:add(f.why, tvb(1, 1))
         tree:add_proto_expert_info(E.refused, "Secured connection refused: " .. WHY[why])
         pinfo.cols.info = "Refused request: " .. WHY[why]
@@ -1007,10 +1015,12 @@ local function is_cm_secured(tvb)
         return tvb:len() >= CM_SEALED_HEADER_LEN and payload_length >= 0 and
             payload_length <= CM_HEADER_LEN + CM_PRIVATE_MAX and zeros(tvb:raw(), 1, 8)
     end
-    return first == CM_VERSION * 16 + CM_REFUSAL and length == CM_REFUSAL_LEN and
-        tvb:len() == length and
-        WHY[tvb(1, 1):uint()] ~= nil and zeros(tvb:raw(), 2, 8) and zeros(tvb:raw(), 16, 24) and
-        not zero_cookie(tvb, 8)
+    if first ~= CM_VERSION * 16 + CM_REFUSAL or length ~= CM_REFUSAL_LEN or
+        tvb:len() ~= length or not zeros(tvb:raw(), 2, 8) or zero_cookie(tvb, 8) then
+        return false
+    end
+    local why, token = tvb(1, 1):uint(), not zero_cookie(tvb, 16)
+    return (why == CM_COME_AGAIN and token) or (WHY[why] ~= nil and not token)
 end
 
 -- Whether it is a message of the connection manager that was cut behind its header, as `causeway

@@ -19,7 +19,7 @@ mod tampering;
 use causeway_sim::rng::Rng;
 use causeway_wire::group::{GROUP_HEADER_LEN, GROUP_OVERHEAD, GroupHeader};
 use causeway_wire::secure::{
-    COOKIE_LEN, HANDSHAKE_MAX, Handshake, SEALED_MESSAGE, SealedHeader, Step, Why,
+    COOKIE_LEN, ComeAgain, HANDSHAKE_MAX, Handshake, SEALED_MESSAGE, SealedHeader, Step, Why,
 };
 
 /// Seeds: random scripts of each kind of victim and carrier.
@@ -123,6 +123,11 @@ fn write_secure_seeds() {
     let mut message = [0; 80];
     message[0] = SEALED_MESSAGE;
     corpus::write_seed("secure", "message", &message);
+    let again = ComeAgain {
+        receiver: 5,
+        token: 6,
+    };
+    corpus::write_seed("secure", "come-again", &again.emit());
     for which in 0..4 {
         corpus::write_seed("secure", &format!("copy-{which}"), &[which]);
         corpus::write_seed("secure", &format!("changed-{which}"), &[which, 0, 30, 1]);

@@ -375,6 +375,41 @@ impl RefusedRequest {
     }
 }
 
+/// Asks the sender of a request to come again with a token, as [`Step::Cookie`] does in a
+/// handshake: the listener has too much to do for what anybody may have sent, and keeps nothing of
+/// it. Nothing authenticates that: whoever has read the request can say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComeAgain {
+    /// The name that the request's sender has for the connection; not 0.
+    pub receiver: u64,
+    /// What the request is to bear as its receiver; not 0.
+    pub token: u64,
+}
+
+impl ComeAgain {
+    /// Decodes a datagram; `None` if it is no such answer.
+    #[must_use]
+    pub fn parse(datagram: &[u8]) -> Option<ComeAgain> {
+        let head: &[u8; NAME_LEN] = datagram.try_into().ok()?;
+        let again = ComeAgain {
+            receiver: u64::from_be_bytes(get::<8, 8, NAME_LEN>(head)),
+            token: u64::from_be_bytes(get::<16, 8, NAME_LEN>(head)),
+        };
+        let named = again.receiver != 0 && again.token != 0;
+        (named && again.emit() == *head).then_some(again)
+    }
+
+    /// The datagram: a refusal's, whose reason is none.
+    #[must_use]
+    pub fn emit(&self) -> [u8; NAME_LEN] {
+        let mut head = [0; NAME_LEN];
+        put::<0, 1, NAME_LEN>(&mut head, [REFUSED_REQUEST]);
+        put::<8, 8, NAME_LEN>(&mut head, self.receiver.to_be_bytes());
+        put::<16, 8, NAME_LEN>(&mut head, self.token.to_be_bytes());
+        head
+    }
+}
+
 /// What the fuzz target `secure` does with a datagram.
 ///
 /// # Panics
@@ -392,6 +427,9 @@ pub fn fuzz_secure(data: &[u8]) {
     }
     if let Some(refusal) = RefusedRequest::parse(data) {
         assert_eq!(data, refusal.emit());
+    }
+    if let Some(again) = ComeAgain::parse(data) {
+        assert_eq!(data, again.emit());
     }
     if let Ok(salt) = message_salt(data) {
         let header = message_header(data, &salt);
@@ -505,6 +543,30 @@ mod tests {
             why: Why::Key,
         };
         assert_eq!(RefusedRequest::parse(&nobody.emit()), None);
+    }
+
+    #[test]
+    fn who_is_to_come_again_is_told_a_token_and_is_not_refused() {
+        let (receiver, token) = (7, u64::MAX - 1);
+        let datagram = ComeAgain { receiver, token }.emit();
+        assert_eq!(
+            ComeAgain::parse(&datagram),
+            Some(ComeAgain { receiver, token })
+        );
+        assert_eq!(names(&datagram).unwrap().receiver, receiver);
+        // Nor is it anything to who does not know of it.
+        assert_eq!(RefusedRequest::parse(&datagram), None);
+        assert!(cm::Message::parse(&datagram).is_err() && !is_sealed_message(&datagram));
+        for at in 0..8 {
+            let mut changed = datagram;
+            changed[at] ^= 0x80;
+            assert_eq!(ComeAgain::parse(&changed), None, "{at}");
+        }
+        for (receiver, token) in [(0, 1), (1, 0)] {
+            let nobody = ComeAgain { receiver, token };
+            assert_eq!(ComeAgain::parse(&nobody.emit()), None);
+        }
+        assert_eq!(ComeAgain::parse(&datagram[1..]), None);
     }
 
     #[test]

@@ -13,8 +13,8 @@ use causeway_wire::group::{
 };
 use causeway_wire::rdmap::Segment;
 use causeway_wire::secure::{
-    HANDSHAKE_MAX, Handshake, RefusedRequest, SALT_LEN, SEALED_HEADER_LEN, SealedHeader, Step, Why,
-    is_handshake, is_sealed, message_header, message_salt,
+    ComeAgain, HANDSHAKE_MAX, Handshake, RefusedRequest, SALT_LEN, SEALED_HEADER_LEN, SealedHeader,
+    Step, Why, is_handshake, is_sealed, message_header, message_salt,
 };
 use causeway_wire::trp::{Body, CRC_OFFSET, HEADER_LEN, Packet, crc_matches, seal};
 use causeway_wire::versions::{NOTICE_LEN, Notice};
@@ -131,6 +131,8 @@ fn secured() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let header = message_header(&names, &[4; SALT_LEN]).expect("names");
     let mut manager = vec![[&header[..], &[0x5a; 80]].concat()];
     manager.extend(Why::ALL.map(|why| RefusedRequest { receiver: 5, why }.emit().to_vec()));
+    let (receiver, token) = (5, 6);
+    manager.push(ComeAgain { receiver, token }.emit().to_vec());
     (slot, manager)
 }
 
@@ -233,7 +235,8 @@ fn whole_segment(bytes: &[u8]) -> bool {
 /// Messages of the connection manager are told by their CRC, and then judged. Sealed ones, and
 /// refusals of them, bear none.
 fn of_manager(bytes: &[u8]) -> Verdict {
-    let secured = message_salt(bytes).is_ok() || RefusedRequest::parse(bytes).is_some();
+    let notice = RefusedRequest::parse(bytes).is_some() || ComeAgain::parse(bytes).is_some();
+    let secured = message_salt(bytes).is_ok() || notice;
     let length = (cm::HEADER_LEN..=cm::MESSAGE_MAX).contains(&bytes.len());
     let opcode = matches!(bytes[0] & 0xf, 1..=4 | 8 | 12 | 13) && bytes[0] >= 0x10;
     let dissected = length && opcode && bytes[1] & cm::FLAG_CRC != 0 && crc_matches(bytes, crc);

@@ -5,7 +5,7 @@ use causeway_wire::secure::Why;
 
 use super::{
     AMPLIFICATION, ANSWER_BUDGET, Connection, DECISION_BUDGET, Event, REASON_NO_SERVICE,
-    REASON_STALE, State, UNSECURED_PATIENCE,
+    REASON_STALE, REPEAT_FIRST, State, UNSECURED_PATIENCE,
 };
 use crate::time::Instant;
 
@@ -31,7 +31,7 @@ impl Connection {
             Kind::Ack(Acked::Shutdown) => self.handle_closed(now),
             Kind::Ack(Acked::Probe) => self.handle_life(),
             Kind::Probe => self.handle_probe(message),
-            Kind::Retry => self.handle_retry(message),
+            Kind::Retry => self.handle_retry(message, now),
         }
     }
 
@@ -44,6 +44,28 @@ impl Connection {
             self.unsecured
                 .get_or_insert((now + UNSECURED_PATIENCE, why));
         }
+    }
+
+    /// Somebody who knows our name of the connection says that the listener has too much to do, and
+    /// wants our request again with a token. What the peer itself has said before, it has said to a
+    /// request whose token is as good.
+    pub fn handle_come_again(&mut self, token: u64, now: Instant) {
+        let waits = self.state == State::Requesting && self.remote == 0 && !self.heard;
+        if waits && self.agains_left > 0 {
+            self.agains_left -= 1;
+            self.bear(token, now);
+            self.outbox.push_back(self.last);
+        }
+    }
+
+    /// Has the request bear a token. With the first one it is as another request: where the other
+    /// was lost for long, this one is repeated soon.
+    fn bear(&mut self, token: u64, now: Instant) {
+        if self.last.receiver == 0 {
+            self.interval = REPEAT_FIRST;
+            self.due = Some(now + self.interval);
+        }
+        self.last.receiver = token;
     }
 
     /// The peer asks whether we still have the connection. To it, it is established.
@@ -68,9 +90,9 @@ impl Connection {
 
     /// The listener keeps nothing of our request, and wants it again with a token. At once the
     /// first time: one that is never content would keep both ends busy.
-    fn handle_retry(&mut self, retry: &Message) {
+    fn handle_retry(&mut self, retry: &Message, now: Instant) {
         if self.state == State::Requesting && self.remote == 0 {
-            self.last.receiver = retry.sender;
+            self.bear(retry.sender, now);
             if !self.retried {
                 self.retried = true;
                 self.outbox.push_back(self.last);

@@ -39,6 +39,9 @@ pub const PROBES: u8 = 3;
 /// How long a word of anybody's that no connection will come of a request may be overtaken by one
 /// of the peer's own.
 pub const UNSECURED_PATIENCE: Duration = Duration::from_secs(1);
+/// How often a request is sent again, before it would be repeated anyway, since the listener wants
+/// a token: nothing authenticates who says so.
+pub const AGAINS_PER_TRY: u8 = 2;
 /// What is sent stays below so many times what was received, until the peer's address is proved
 /// (RFC 9000 section 8.1).
 pub const AMPLIFICATION: usize = 3;
@@ -128,6 +131,8 @@ pub struct Connection {
     unsecured: Option<(Instant, Why)>,
     /// A retry was obeyed at once; a further one waits for the timer.
     retried: bool,
+    /// How often the request is still sent again at once, with a token, before it is repeated.
+    agains_left: u8,
     /// The peer receives at the address it sends from: it knows a name that was sent there.
     proved: bool,
     /// Bytes that may be sent before that.
@@ -196,6 +201,7 @@ impl Connection {
             heard: false,
             unsecured: None,
             retried: false,
+            agains_left: AGAINS_PER_TRY,
             proved: false,
             credit: 0,
             outbox: VecDeque::new(),
@@ -374,6 +380,7 @@ impl Connection {
         if now < self.give_up && self.state != State::Ended {
             self.interval = (self.interval * 2).min(REPEAT_MAX);
             self.due = Some(now + self.interval);
+            self.agains_left = AGAINS_PER_TRY;
             self.outbox.push_back(self.last);
             return;
         }

@@ -466,3 +466,52 @@ fn ends_that_cross() {
         assert_eq!(ended.count(), 1);
     }
 }
+
+#[test]
+fn who_is_told_to_come_again_does_so_with_the_token_twice_in_each_attempt() {
+    let mut w = World::new(PortSpace::Tcp, || 0);
+    let drawn = |a: &mut Connection| {
+        let messages = std::iter::from_fn(|| a.poll_transmit());
+        Vec::from_iter(messages.map(|m| (m.kind, m.receiver)))
+    };
+    assert_eq!(drawn(&mut w.a), [(Kind::Request, 0)]);
+    // It was lost for so long that it is repeated seldom.
+    w.now = w.now + REPEAT_MAX;
+    while w.a.interval < REPEAT_MAX {
+        w.now = w.now + REPEAT_MAX;
+        w.a.handle_timeout(w.now);
+        drawn(&mut w.a);
+    }
+    for token in 70..80 {
+        w.a.handle_come_again(token, w.now);
+    }
+    let twice = [(Kind::Request, 70), (Kind::Request, 71)];
+    assert_eq!(drawn(&mut w.a), twice);
+    // With a token it is repeated soon, as when it was new; the next changes nothing of that.
+    w.now = w.now + REPEAT_FIRST;
+    w.a.handle_timeout(w.now);
+    assert_eq!(drawn(&mut w.a), [(Kind::Request, 71)]);
+    let due = w.a.poll_timeout();
+    w.a.handle_come_again(80, w.now);
+    assert_eq!(drawn(&mut w.a), [(Kind::Request, 80)]);
+    assert_eq!(w.a.poll_timeout(), due);
+}
+
+#[test]
+fn nobody_comes_again_whom_the_peer_has_answered() {
+    fn heeds_nothing(end: &mut Connection) {
+        let before = end.outbox.len();
+        end.handle_come_again(77, Instant(u64::MAX / 2));
+        assert_eq!(end.outbox.len(), before);
+    }
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.until("an answer", |w| w.a.remote() == B);
+    heeds_nothing(&mut w.a);
+    heeds_nothing(w.b());
+    let now = w.now;
+    assert!(w.b().accept(offer(b"yes"), now));
+    w.until("accepted", World::accepted);
+    w.a.establish();
+    heeds_nothing(&mut w.a);
+    assert!(w.a.is_established());
+}

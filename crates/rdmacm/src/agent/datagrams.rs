@@ -1,19 +1,24 @@
 //! Datagrams in and out.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use causeway_netio::{Report, UdpPort, Unreachable};
+use causeway_proto::Instant;
 use causeway_proto::cm::{Connection, REASON_NO_SERVICE, REASON_STALE};
 use causeway_wire::cm::{
     Acked, Kind, MESSAGE_MAX, Malformed, Message, Private, Terms, refuse_version,
 };
 use causeway_wire::quote::{self, Names};
-use causeway_wire::secure::{RefusedRequest, SEALED_MESSAGE_MAX, Why, is_sealed_message};
+use causeway_wire::secure::{
+    ComeAgain, RefusedRequest, SEALED_MESSAGE_MAX, Why, is_sealed_message,
+};
 use causeway_wire::trp::{crc_matches, seal};
 
 use super::guard::{Guard, Unopened};
 use super::lifeline::Told;
-use super::load::Load;
+use super::load::{Load, Standing, Verdict};
+use super::token::Tokens;
 use super::{Conn, PORT, Table, now, random_name, trace};
 use crate::channel::What;
 
@@ -32,6 +37,83 @@ struct Arrivals {
     messages: Vec<Arrival>,
     /// Who says that no connection will come of a request of ours, the request's name, and why.
     unsecured: Vec<(SocketAddr, u64, Why)>,
+    /// Who wants a request of ours again with a token, and what it says.
+    again: Vec<(SocketAddr, ComeAgain)>,
+}
+
+/// Where datagrams arrive.
+enum Place<'a> {
+    /// The port that connections use.
+    Connections(&'a HashMap<u64, Conn>),
+    /// That of a listener, which has this name.
+    Listener(u64, &'a Tokens, &'a HashMap<(SocketAddr, u64), u64>),
+}
+
+impl Place<'_> {
+    fn listens(&self) -> bool {
+        matches!(self, Place::Listener(..))
+    }
+
+    /// What shows of the sender of a datagram that bears these names. Nobody forges what is
+    /// expected, or a token, who does not read the path.
+    fn standing(&self, guard: &Guard, from: SocketAddr, names: Names, now: Instant) -> Standing {
+        let Names { receiver, sender } = names;
+        match self {
+            Place::Connections(known) if known.contains_key(&receiver) => Standing::Expected,
+            Place::Listener(listener, tokens, requests)
+                if receiver != 0 && tokens.knows(receiver, (from, sender, *listener), now) =>
+            {
+                if requests.contains_key(&(from, sender)) || guard.has_taken(sender) {
+                    Standing::Repeated
+                } else {
+                    Standing::Proved
+                }
+            }
+            _ => Standing::Unknown,
+        }
+    }
+
+    /// The standing of a datagram that is worth the work. Of another the answer, if it gets one.
+    fn judge(
+        &self,
+        (guard, load): (&Guard, &mut Load),
+        from: SocketAddr,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Result<Standing, Option<Vec<u8>>> {
+        // What the broker may be asked about is asked about as often as the load permits.
+        let costs = guard.is_up() || is_sealed_message(datagram);
+        let standing = match quote::names(datagram) {
+            _ if !costs => Standing::Expected,
+            Some(names) => self.standing(guard, from, names, now),
+            None => Standing::Unknown,
+        };
+        match load.judge(from.ip(), standing, now) {
+            Verdict::Take => Ok(standing),
+            Verdict::Again => Err(self.come_again(load, from, datagram, now)),
+            Verdict::Drop => Err(None),
+        }
+    }
+
+    /// The answer to what may be a request, by which it is to come again with a token.
+    fn come_again(
+        &self,
+        load: &mut Load,
+        from: SocketAddr,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Option<Vec<u8>> {
+        let Place::Listener(listener, tokens, _) = self else {
+            return None;
+        };
+        let request = matches!(datagram.len(), MESSAGE_MAX | SEALED_MESSAGE_MAX);
+        let names = quote::names(datagram).filter(|names| request && names.sender != 0)?;
+        let again = ComeAgain {
+            receiver: names.sender,
+            token: tokens.make(from, names.sender, *listener, now),
+        };
+        load.may_ask().then(|| again.emit().to_vec())
+    }
 }
 
 /// Passes of one look at a port: others wait too.
@@ -94,22 +176,25 @@ fn unfit_request(covered: bool, datagram: &[u8]) -> Option<(u64, Why)> {
     Some((names.sender, why))
 }
 
+/// The answer to a request of another version.
+fn other_version(datagram: &[u8]) -> Option<Vec<u8>> {
+    let mut refusal = [0; MESSAGE_MAX];
+    let len = refuse_version(datagram, &mut refusal)?;
+    seal(&mut refusal[..len], crc);
+    Some(refusal[..len].to_vec())
+}
+
 /// Takes what lies in a port that connections use, or a listener's. Answers requests of other
 /// versions, and a listener's that are protected otherwise than its messages.
 ///
-/// What costs much, the broker's work and answers to nobody known, is done for all that is
-/// `expected`, which nobody can forge who does not read the path, and else as the `load` permits.
-fn receive(
-    port: &mut UdpPort,
-    (guard, load): (&Guard, &mut Load),
-    listens: bool,
-    expected: impl Fn(SocketAddr, &Names) -> bool,
-) -> Arrivals {
-    let now = now();
+/// What costs much, the broker's work and answers to nobody known, is done as the `load` permits.
+fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place<'_>) -> Arrivals {
+    let (now, listens) = (now(), place.listens());
+    load.begin_look();
     let mut arrivals = Arrivals::default();
     let mut sealed = Vec::new();
     let mut unfit = Vec::new();
-    let mut refusals = Vec::new();
+    let mut answers = Vec::new();
     let own_port = port.port();
     for _ in 0..RECEIVES_MAX {
         if port.check().is_err() {
@@ -117,26 +202,22 @@ fn receive(
         }
         let received = port.recv(|from, to, datagram| {
             trace::received(from, (to, own_port), datagram);
-            if let Some(RefusedRequest { receiver, why }) = RefusedRequest::parse(datagram) {
-                arrivals.unsecured.push((from, receiver, why));
+            if arrivals.take_notice(from, datagram) {
                 return;
             }
-            // What the broker may be asked about is asked about as often as the load permits.
-            let costs = guard.is_up() || is_sealed_message(datagram);
-            let names = quote::names(datagram).filter(|_| costs);
-            let is_expected = names.is_some_and(|names| expected(from, &names));
-            if costs && !is_expected && !load.admits(from.ip(), now) {
-                return;
-            }
-            let covered = guard.covers(from.ip());
+            let standing = match place.judge((guard, load), from, datagram, now) {
+                Ok(standing) => standing,
+                Err(ask) => return answers.extend(ask.map(|ask| (from, to, ask))),
+            };
+            let covered = load.spend(standing, || guard.covers(from.ip()));
             if listens && let Some((name, why)) = unfit_request(covered, datagram) {
                 unfit.push((from, to, name, why));
             }
             // Nothing in the clear is taken from there.
             if covered {
-                let has_room = is_expected || sealed.len() < OPENED_MAX;
+                let has_room = standing != Standing::Unknown || sealed.len() < OPENED_MAX;
                 if datagram.len() <= SEALED_MESSAGE_MAX && has_room {
-                    sealed.push((from, to, datagram.to_vec()));
+                    sealed.push((standing, (from, to, datagram.to_vec())));
                 }
                 return;
             }
@@ -145,9 +226,7 @@ fn receive(
                     arrivals.messages.push((from, to, message));
                 }
                 Err(Malformed::Version) if crc_matches(datagram, crc) => {
-                    let mut refusal = [0; MESSAGE_MAX];
-                    let len = refuse_version(datagram, &mut refusal);
-                    refusals.extend(len.map(|len| (from, to, refusal, len)));
+                    answers.extend(other_version(datagram).map(|refusal| (from, to, refusal)));
                 }
                 _ => {}
             }
@@ -156,46 +235,72 @@ fn receive(
             break;
         }
     }
-    open_all(guard, sealed, listens, (&mut arrivals, &mut unfit));
-    for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
-        let refusal = RefusedRequest { receiver, why };
-        transmit(port, to, from, &refusal.emit());
+    for (standing, (from, to, datagram)) in sealed {
+        if standing != Standing::Unknown || load.has_time() {
+            let opened = load.spend(standing, || guard.open(from.ip(), &datagram));
+            take(
+                guard,
+                (from, to, datagram),
+                opened,
+                listens,
+                (&mut arrivals, &mut unfit),
+            );
+        } else if let Some(ask) = place.come_again(load, from, &datagram, now) {
+            answers.push((from, to, ask));
+        }
     }
-    for (to, from, mut refusal, len) in refusals {
-        seal(&mut refusal[..len], crc);
-        transmit(port, to, from, &refusal[..len]);
+    for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
+        let refusal = RefusedRequest { receiver, why }.emit();
+        answers.push((to, from, refusal.to_vec()));
+    }
+    for (to, from, answer) in answers {
+        transmit(port, to, from, &answer);
     }
     arrivals
 }
 
-/// Opens sealed datagrams. What another key has sealed is a request that no connection comes of,
-/// where they came to a listener, and else the answer to one of ours.
-fn open_all(
+/// Takes what was opened of a sealed datagram. What another key has sealed is a request that no
+/// connection comes of, where it came to a listener, and else the answer to one of ours.
+fn take(
     guard: &Guard,
-    sealed: Vec<Sealed>,
+    (from, to, datagram): Sealed,
+    opened: Result<Vec<u8>, Unopened>,
     listens: bool,
     (arrivals, unfit): (&mut Arrivals, &mut Vec<Unfit>),
 ) {
-    for (from, to, datagram) in sealed {
-        match guard.open(from.ip(), &datagram) {
-            Ok(message) if crc_matches(&message, crc) => arrivals.messages.extend(
-                Message::parse(&message)
-                    .ok()
-                    .map(|message| (from, to, message)),
-            ),
-            Err(Unopened::Foreign) => {
-                let Some(names) = quote::names(&datagram) else {
-                    continue;
-                };
-                if !listens {
-                    arrivals.unsecured.push((from, names.receiver, Why::Key));
-                } else if datagram.len() == SEALED_MESSAGE_MAX {
-                    guard.tell_of(from.ip());
-                    unfit.push((from, to, names.sender, Why::Key));
-                }
+    match opened {
+        Ok(message) if crc_matches(&message, crc) => arrivals.messages.extend(
+            Message::parse(&message)
+                .ok()
+                .map(|message| (from, to, message)),
+        ),
+        Err(Unopened::Foreign) => {
+            let Some(names) = quote::names(&datagram) else {
+                return;
+            };
+            if !listens {
+                arrivals.unsecured.push((from, names.receiver, Why::Key));
+            } else if datagram.len() == SEALED_MESSAGE_MAX {
+                guard.tell_of(from.ip());
+                unfit.push((from, to, names.sender, Why::Key));
             }
-            _ => {}
         }
+        _ => {}
+    }
+}
+
+impl Arrivals {
+    /// Takes what the agents say that have no connection yet, and nothing seals. False if a
+    /// datagram is something else.
+    fn take_notice(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
+        if let Some(RefusedRequest { receiver, why }) = RefusedRequest::parse(datagram) {
+            self.unsecured.push((from, receiver, why));
+        } else if let Some(again) = ComeAgain::parse(datagram) {
+            self.again.push((from, again));
+        } else {
+            return false;
+        }
+        true
     }
 }
 
@@ -205,10 +310,8 @@ impl Table {
         if token == PORT {
             // Reports last: a repeated request may find the listener gone that has answered the
             // first, and then the answer is what counts.
-            let known = &self.conns;
-            let expected = |_, names: &Names| known.contains_key(&names.receiver);
-            let costs = (&self.guard, &mut self.load);
-            let arrivals = receive(&mut self.port, costs, false, expected);
+            let place = Place::Connections(&self.conns);
+            let arrivals = receive(&mut self.port, (&self.guard, &mut self.load), &place);
             let mut reports = Vec::new();
             let _ = self.port.take_errors(|report| reports.push(*report));
             for arrival in arrivals.messages {
@@ -218,20 +321,16 @@ impl Table {
             for (from, name, why) in arrivals.unsecured {
                 self.unsecured(from, name, why);
             }
+            for (from, again) in arrivals.again {
+                self.come_again(from, again);
+            }
             for report in reports {
                 self.undelivered(&report);
             }
         } else if let Some(listener) = self.listeners.get_mut(&token) {
             let _ = listener.port.take_errors(|_| {});
-            let (tokens, requests) = (&self.tokens, &self.requests);
-            // A token is good for one request, and what repeats that is as anything else.
-            let expected = |from, names: &Names| {
-                let whose = (from, names.sender, token);
-                !requests.contains_key(&(from, names.sender))
-                    && tokens.knows(names.receiver, whose, now())
-            };
-            let costs = (&self.guard, &mut self.load);
-            let arrivals = receive(&mut listener.port, costs, true, expected);
+            let place = Place::Listener(token, &self.tokens, &self.requests);
+            let arrivals = receive(&mut listener.port, (&self.guard, &mut self.load), &place);
             for arrival in arrivals.messages {
                 self.handle_at_listener(token, &arrival);
             }
@@ -288,6 +387,15 @@ impl Table {
         }
     }
 
+    /// Somebody wants a request of ours again, with a token.
+    pub(super) fn come_again(&mut self, from: SocketAddr, again: ComeAgain) {
+        let conn = self.conns.get_mut(&again.receiver);
+        if let Some(conn) = conn.filter(|conn| conn.peer.ip() == from.ip()) {
+            conn.machine.handle_come_again(again.token, now());
+            self.settle(again.receiver);
+        }
+    }
+
     /// A message of a connection that is not known here, or not any more.
     fn handle_stray(&self, (from, to, message): &Arrival) {
         let (kind, reason) = match message.kind {
@@ -323,10 +431,15 @@ impl Table {
         let proved = message.receiver != 0 && self.tokens.knows(message.receiver, whose, now());
         // A sealed request may be a recording: only one that bears a token of now counts, once.
         let sealed = self.guard.covers(from.ip());
-        if !proved && (sealed || listener.half_open >= HALF_OPEN_MAX) {
-            let mut retry = reply(message, Kind::Retry, 0);
-            retry.sender = self.tokens.make(*from, message.sender, token, now());
-            return self.answer(*from, *to, &retry);
+        // Forged requests leave half of the backlog to others.
+        let crowded =
+            listener.half_open >= HALF_OPEN_MAX || 2 * listener.waiting >= listener.backlog;
+        if !proved && (sealed || crowded) {
+            // A sealed one was worth opening.
+            if sealed || self.load.may_ask() {
+                self.ask_again(token, arrival);
+            }
+            return;
         }
         // One request too many is not answered: its sender will ask again.
         if listener.waiting >= listener.backlog {
@@ -364,6 +477,13 @@ impl Table {
             },
         );
         self.settle(name);
+    }
+
+    /// Asks for a request to come again with a token.
+    fn ask_again(&self, token: u64, (from, to, message): &Arrival) {
+        let mut retry = reply(message, Kind::Retry, 0);
+        retry.sender = self.tokens.make(*from, message.sender, token, now());
+        self.answer(*from, *to, &retry);
     }
 
     /// The network says that something did not arrive. What does not quote a message of the

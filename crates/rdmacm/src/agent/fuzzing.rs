@@ -43,6 +43,12 @@ thread_local! {
     static CLOCK: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
+/// Makes up the time, of this thread.
+#[cfg(test)]
+pub(super) fn make_up_time(now: Instant) {
+    CLOCK.set(Some(now.0));
+}
+
 /// The time, where the script makes it up.
 pub(super) fn made_up_time() -> Option<Instant> {
     CLOCK.get().map(Instant)
@@ -432,9 +438,10 @@ impl Bench {
         if choice & 1 == 0 {
             let name = self.known(choice >> 1);
             let now = super::now();
-            self.agent.with(name, |c| match choice & 0x40 {
-                0 => c.handle_refused(now),
-                _ => c.handle_unsecured(Why::Key, now),
+            self.agent.with(name, |c| match choice >> 6 {
+                0 | 2 => c.handle_refused(now),
+                1 => c.handle_unsecured(Why::Key, now),
+                _ => c.handle_come_again(choice.into(), now),
             });
         } else {
             let who = peer(script);

@@ -102,6 +102,12 @@ impl Guard {
         self.0.is_some()
     }
 
+    /// Whether a request with this name was taken while its token may have been good.
+    pub fn has_taken(&self, name: u64) -> bool {
+        let Some(inner) = &self.0 else { return false };
+        inner.lock().requests.contains_key(&name)
+    }
+
     /// Whether no request with this name was taken while its token may have been good.
     pub fn is_first(&self, name: u64, now: Instant) -> bool {
         let Some(inner) = &self.0 else { return true };

@@ -34,6 +34,8 @@ pub(crate) mod fuzzing;
 mod guard;
 mod lifeline;
 mod load;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod token;
 mod trace;
