@@ -40,8 +40,8 @@ unsafe extern "C" {
 
 /// Copies 8 bytes, by one load and one store. What the routine changes is named here, so that its
 /// caller saves no other registers: most calls are in the midst of a message's shortest way. It
-/// takes its arguments where it changes registers anyway, and leaves alone those of the caller's own
-/// first two.
+/// takes its arguments where it changes registers anyway, and leaves alone those of the caller's
+/// own first two.
 ///
 /// # Safety
 /// As [`copy`](crate::copy) of 8 bytes.
