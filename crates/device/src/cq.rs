@@ -269,24 +269,25 @@ impl Cq {
     }
 
     /// Takes the message that [`Cq::glance`] has seen. Returns its completion, which goes before
-    /// all that is in the queue; `None` where [`Cq::look`] must look.
+    /// all that is in the queue; `None` where [`Cq::look`] must look. `WORD`: of [`Glance::Word`];
+    /// `None` where the same of all messages must look. Calls nothing then.
     #[inline(always)]
     #[must_use]
-    pub fn take_message(&self, held: &mut Held<'_>) -> Option<Wc> {
+    pub fn take_message<const WORD: bool>(&self, held: &mut Held<'_>) -> Option<Wc> {
         // Of what a channel is armed for, it is told.
         match self.channel {
             Some(_) => None,
-            None => held.0.take_message_at_once(&self.queue),
+            None => held.0.take_message_at_once::<WORD>(&self.queue),
         }
     }
 
-    /// As [`Cq::take_message`], of an acknowledgment.
+    /// As [`Cq::take_message`], of an acknowledgment. `CALLS`: may call anything.
     #[inline(always)]
     #[must_use]
-    pub fn take_ack(&self, held: &mut Held<'_>) -> Option<Wc> {
+    pub fn take_ack<const CALLS: bool>(&self, held: &mut Held<'_>) -> Option<Wc> {
         match self.channel {
             Some(_) => None,
-            None => held.0.take_ack_at_once(&self.queue),
+            None => held.0.take_ack_at_once::<CALLS>(&self.queue),
         }
     }
 
@@ -459,6 +460,8 @@ impl Cq {
 pub enum Glance {
     /// A record has come ([`Cq::take_message`]).
     Record,
+    /// As that, and it is likely to be a message of 8 bytes and no more.
+    Word,
     /// An acknowledgment has, or peers are to be told first ([`Cq::take_ack`]).
     Ack,
     /// Nothing: the other places are to be looked at ([`Cq::look`]).
@@ -534,6 +537,18 @@ impl Place<'_> {
     #[inline(always)]
     pub fn note_call(self) {
         self.0.note_call();
+    }
+
+    /// As [`Place::note_call`], but for the time: whether [`Place::note_time`] is to note that.
+    #[inline(always)]
+    #[must_use]
+    pub fn count_call(&self) -> bool {
+        self.0.count_reading_call()
+    }
+
+    /// See [`Place::count_call`].
+    pub fn note_time(self) {
+        self.0.note_time(&Now::default());
     }
 }
 

@@ -187,11 +187,17 @@ impl Engine {
     /// was read.
     #[inline(always)]
     pub fn note_call(&self) -> bool {
-        let reads = self.count_call().is_multiple_of(CALLS_PER_TIME);
+        let reads = self.count_reading_call();
         if reads {
             self.note_time(&Now::default());
         }
         reads
+    }
+
+    /// Counts a call that made progress. Returns whether the time is to be noted with it.
+    #[inline(always)]
+    pub fn count_reading_call(&self) -> bool {
+        self.count_call().is_multiple_of(CALLS_PER_TIME)
     }
 
     /// Counts a call that made progress; how many there were before.
@@ -206,7 +212,7 @@ impl Engine {
 
     #[cold]
     #[inline(never)]
-    fn note_time(&self, now: &Now) {
+    pub fn note_time(&self, now: &Now) {
         self.last_call.store(now.get().0, Ordering::Relaxed);
     }
 

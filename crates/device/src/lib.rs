@@ -131,6 +131,7 @@ pub use port_holders::{PortHolder, port_holders, tcp_port_holder};
 pub use qp::{Destination, QPT_RC, QPT_UC, QPT_UD, Qp, QpInit};
 pub use region::Mr;
 pub use request::{Atomic, OneSided, Request};
+pub use ring::WORD;
 pub use srq::Srq;
 pub use traces::trace_message;
 pub use window_type::WindowType;

@@ -192,6 +192,17 @@ impl QpEntry {
         }
     }
 
+    /// As [`QpEntry::settle`], where that calls nothing. Returns false where it must follow.
+    #[inline(always)]
+    pub fn settle_at_once(&mut self) -> bool {
+        let settled = match &mut self.link {
+            Link::Ring(ring) => ring.settle_at_once(),
+            _ => false,
+        };
+        self.unsettled &= !settled;
+        settled
+    }
+
     /// Takes into account what polls have freed of its queues.
     #[inline(always)]
     pub fn take_released(&mut self) {

@@ -130,6 +130,12 @@ impl Inbox {
         }
     }
 
+    /// Peer: whether [`Inbox::ring_if_armed`] would ring.
+    #[inline(always)]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.spots.word(ARMED).load(Ordering::Relaxed) != 0
+    }
+
     #[cold]
     fn ring(&self, sleep: u64, bell: &impl Bell) -> io::Result<bool> {
         bell.ring()?;

@@ -51,7 +51,7 @@ pub use inbox::{Inbox, Slots};
 pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use life::{Life, LifeTable, LifeWriter};
 pub use mr_table::{MrEntry, MrTable, PeerMrs, Publication, Stamp};
-pub use notify::{leave_word, notify};
+pub use notify::{is_looking, leave_word, notify};
 pub use rate_page::{RatePage, SharedLimit};
 pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot, Watch,

@@ -48,6 +48,15 @@ pub fn notify(
     }
 }
 
+/// Whether the peer finds by itself what was published: [`notify`] would do nothing. Calls nothing.
+/// Where this says no, [`notify`] is to follow.
+#[inline(always)]
+#[must_use]
+pub fn is_looking(ring: &Ring, inbox: &Inbox) -> bool {
+    fence(Ordering::SeqCst);
+    ring.peer_attention() == Attention::HOT && !inbox.is_armed()
+}
+
 /// Tells a peer that does not poll the ring.
 #[cold]
 #[inline(never)]

@@ -3,7 +3,7 @@
 
 use causeway_shm::layout as l;
 use causeway_shm::{Attention, Bell, Counter, Doorbell, Inbox, Ring, Segment, SegmentError, Side};
-use causeway_shm::{Slots, Stats, notify};
+use causeway_shm::{Slots, Stats, is_looking, notify};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::{AsFd, OwnedFd};
@@ -194,14 +194,17 @@ fn only_a_waiter_is_rung() {
     let bell = Doorbell::create().unwrap();
     let tell = |events| notify(&a, events, &inbox, &bell, 77).unwrap();
 
+    assert!(is_looking(&a, &inbox));
     assert!(!tell(Attention::DATA), "hot and awake: nothing");
     assert!(inbox.is_empty(Slots::ALL) && !readable(&bell));
     inbox.arm();
+    assert!(!is_looking(&a, &inbox));
     assert!(tell(Attention::ACK), "hot but asleep: woken, no bit");
     assert!(inbox.is_empty(Slots::ALL) && bell.drain().unwrap());
     assert!(!tell(Attention::ACK), "rung once");
 
     assert_eq!(b.set_cold(Attention::DATA), Ok(true));
+    assert!(!is_looking(&a, &inbox));
     assert!(!tell(Attention::DATA), "cold but awake: a bit");
     assert_eq!(inbox.take(Slots::ALL, |i| assert_eq!(i, 77)), 1);
     inbox.arm();

@@ -17,7 +17,7 @@ mod planted;
 use causeway_shm::layout::{INTERRUPT_BYTES, MR_TABLE_BYTES};
 use causeway_shm::{
     Attention, Bell, Grant, Inbox, Interrupt, MrEntry, MrTable, PeerMrs, Record, Ring, Segment,
-    Side, Slots, Trigger, TriggerError, notify,
+    Side, Slots, Trigger, TriggerError, is_looking, notify,
 };
 use checker::sync::atomic::{AtomicU64, Ordering};
 use checker::sync::{Arc, Condvar, Mutex};
@@ -314,8 +314,11 @@ enum Sleep {
     Cold,
 }
 
+/// As the short ways do: a peer that looks by itself is not told.
 fn tell(ring: &Ring, events: Attention, inbox: &Inbox, bell: &Arc<ModelBell>) {
-    notify(ring, events, inbox, &**bell, 3).unwrap();
+    if !is_looking(ring, inbox) {
+        notify(ring, events, inbox, &**bell, 3).unwrap();
+    }
 }
 
 /// Waits for a record, sleeping whenever there is none.

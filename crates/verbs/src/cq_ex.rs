@@ -2,8 +2,8 @@
 
 use crate::abi::{IbvContext, IbvCqEx, IbvCqInitAttrEx, IbvPollCqAttr, IbvWcTmInfo};
 use crate::cq::{self, CqInit};
-use crate::errno;
 use crate::objects::{self, CqObject};
+use crate::{errno, poll};
 use causeway_device::Errno;
 use core::ffi::{c_int, c_uint};
 use core::ptr;
@@ -164,8 +164,8 @@ reader!(read_byte_len -> u32, |object| object.current.byte_len);
 reader!(read_imm_data -> u32, |object| object.current.imm);
 reader!(read_qp_num -> u32, |object| object.current.qp_num);
 reader!(read_src_qp -> u32, |object| object.current.src_qp);
-reader!(read_wc_flags -> c_uint, |object| cq::wc_flags(&object.current));
-reader!(read_sl -> u8, |object| cq::service_level(&object.current));
+reader!(read_wc_flags -> c_uint, |object| poll::wc_flags(&object.current));
+reader!(read_sl -> u8, |object| poll::service_level(&object.current));
 reader!(read_completion_ts -> u64, |object| object.timestamp);
 reader!(read_completion_wallclock_ns -> u64, |object| {
     // SAFETY: the context of a live CQ is open.

@@ -5,7 +5,7 @@ use crate::abi::{
 };
 use crate::objects::{self, ContextObject};
 use crate::strings::fixed;
-use crate::{cq, cq_ex, device_attr, errno, mw, pd, port, qp, qp_ex, srq, wr};
+use crate::{cq, cq_ex, device_attr, errno, mw, pd, poll, port, qp, qp_ex, srq, wr};
 use causeway_device as dev;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
@@ -132,7 +132,7 @@ fn plain_context(async_fd: c_int) -> IbvContext {
             alloc_mw: Some(mw::alloc_mw),
             bind_mw: Some(mw::bind_mw),
             dealloc_mw: Some(mw::dealloc_mw),
-            poll_cq: Some(cq::poll_cq),
+            poll_cq: Some(poll::poll_cq),
             req_notify_cq: Some(cq::req_notify_cq),
             post_srq_recv: Some(wr::post_srq_recv),
             post_send: Some(wr::post_send),

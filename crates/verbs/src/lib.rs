@@ -42,6 +42,7 @@ mod mw;
 mod objects;
 mod one_range;
 mod pd;
+mod poll;
 mod port;
 mod qp;
 mod qp_attr;

@@ -2,7 +2,7 @@
 //! there (`ibv_post_send(3)`).
 
 use crate::abi::{IbvSendWr, IbvSge, wr_opcode};
-use causeway_device::{Atomic, OneSided, Request};
+use causeway_device::{Atomic, OneSided, Request, WORD};
 use causeway_proto::host::AtomicOp;
 use causeway_proto::types::SendFlags;
 use core::ffi::c_int;
@@ -38,6 +38,18 @@ impl OneRange {
     #[inline(always)]
     pub fn shape(&self) -> u64 {
         shape(self.wr().num_sge, self.wr().opcode)
+    }
+
+    /// Whether its range is a word ([`WORD`]). It has one.
+    #[inline(always)]
+    pub fn is_word(&self) -> bool {
+        self.entry().length == WORD
+    }
+
+    /// Whether it asks for a completion.
+    #[inline(always)]
+    pub fn is_signaled(&self) -> bool {
+        self.wr().send_flags & SendFlags::SIGNALED.bits() != 0
     }
 
     /// The first request of a chain, if it has one range and nothing follows it.

@@ -299,11 +299,27 @@ pub(crate) unsafe extern "C" fn post_send(
             && let Some(one) = OneRange::alone(head)
         {
             return match one.shape() {
-                OneRange::WRITE => post_one_sided::<false>(qp, head, bad),
+                OneRange::WRITE if one.is_signaled() => post_one_sided::<false>(qp, head, bad),
+                OneRange::WRITE if one.is_word() => write_word(qp, head, bad),
+                OneRange::WRITE => post_silently(qp, head, bad),
+                OneRange::SEND if one.is_word() => send_word(qp, head, bad),
                 OneRange::SEND => post_two_sided(qp, head, bad),
                 _ => post_other(qp, head, bad),
             };
         }
+        post_elsewhere(qp, head, bad)
+    }
+}
+
+/// As [`post_send`], where no short way to a peer on this host is likely. Apart, so that the
+/// arguments stay where they are for the others.
+///
+/// # Safety
+/// As [`post_send`].
+#[inline(never)]
+unsafe fn post_elsewhere(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
         if objects::qp(qp).dev.may_be_express()
             && let Some(one) = OneRange::of(head)
             && matches!(one.wr().opcode, wr_opcode::RDMA_WRITE | wr_opcode::SEND)
@@ -356,6 +372,34 @@ unsafe fn post_express(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvS
     }
 }
 
+/// Posts a chain of one WRITE of one word without a completion. It calls nothing, but for what it
+/// leaves to others at its end: so it saves few registers.
+///
+/// # Safety
+/// As [`post_send`]; and `head` is such a request.
+#[inline(never)]
+unsafe fn write_word(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if objects::qp(qp).dev.hurry_write(&OneRange(head)) {
+            return 0;
+        }
+        post_one_sided::<false>(qp, head, bad)
+    }
+}
+
+/// Posts a chain of one WRITE of one range without a completion. A name of its own for
+/// [`post_one_sided`] keeps the two questions that lead here apart, or those with a completion
+/// would be asked both.
+///
+/// # Safety
+/// As [`post_send`]; and `head` is such a request.
+#[inline(never)]
+unsafe fn post_silently(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { post_one_sided::<false>(qp, head, bad) }
+}
+
 /// Posts a chain of one WRITE or READ of one range.
 ///
 /// # Safety
@@ -372,6 +416,21 @@ unsafe fn post_one_sided<const READ: bool>(
             return 0;
         }
         post_chain(qp, head, bad)
+    }
+}
+
+/// Posts a chain of one SEND of one word, as [`write_word`] does a WRITE.
+///
+/// # Safety
+/// As [`post_send`]; and `head` is such a request.
+#[inline(never)]
+unsafe fn send_word(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if objects::qp(qp).dev.hurry_send(&OneRange(head)) {
+            return 0;
+        }
+        post_two_sided(qp, head, bad)
     }
 }
 

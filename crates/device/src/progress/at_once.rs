@@ -20,11 +20,11 @@ impl State {
         if self.is_long_pass() {
             return Glance::All;
         }
-        let seen = match self.hot.get(self.first_ring) {
-            Some(hot) => hot.probe.glance(),
-            None => return Glance::All,
+        let Some(hot) = self.hot.get(self.first_ring) else {
+            return Glance::All;
         };
-        match seen {
+        match hot.probe.glance() {
+            Seen::Record if hot.probe.has_word() => Glance::Word,
             Seen::Record => Glance::Record,
             Seen::Ack => Glance::Ack,
             Seen::Nothing if self.has_one_to_settle() => Glance::Ack,
@@ -47,9 +47,11 @@ impl State {
     }
 
     /// Takes a message that [`State::glance`] has seen, for a poll of `cq`, which finds that empty.
-    /// Returns its completion; `None` where [`State::look`] must look.
+    /// Returns its completion; `None` where [`State::look`] must look. `WORD`: one that
+    /// [`Glance::Word`] spoke of, by a way that calls nothing; `None` where that of all messages
+    /// must look.
     #[inline(always)]
-    pub fn take_message_at_once(&mut self, cq: &CompletionQueue) -> Option<Wc> {
+    pub fn take_message_at_once<const WORD: bool>(&mut self, cq: &CompletionQueue) -> Option<Wc> {
         let State {
             hot,
             core,
@@ -59,18 +61,23 @@ impl State {
         } = self;
         let hot = hot.get_mut(*first_ring)?;
         let mut entry = hurry(&hot.cell.entry)?;
-        let wc = entry.take_message_at_once(&mut hot.probe, core, unsettled, cq)?;
+        let wc = entry.take_message_at_once::<WORD>(&mut hot.probe, core, unsettled, cq)?;
         drop(entry);
         self.end_pass();
         Some(wc)
     }
 
     /// Takes an acknowledgment, as [`State::take_message_at_once`] takes a message, after telling
-    /// the one peer that is to be told.
+    /// the one peer that is to be told. `CALLS`: whether it may call anything; where it may not,
+    /// `None` says that the same which may must look.
     #[inline(always)]
-    pub fn take_ack_at_once(&mut self, cq: &CompletionQueue) -> Option<Wc> {
+    pub fn take_ack_at_once<const CALLS: bool>(&mut self, cq: &CompletionQueue) -> Option<Wc> {
         if self.has_one_to_settle() {
-            self.settle(1);
+            match CALLS {
+                true => self.settle(1),
+                false if self.settle_at_once() => {}
+                false => return None,
+            }
         }
         let State {
             hot,
@@ -86,6 +93,22 @@ impl State {
         hot.probe.note_ack(upto);
         self.end_pass();
         Some(wc)
+    }
+
+    /// Tells the one peer that is to be told, if it looks by itself.
+    #[inline(always)]
+    fn settle_at_once(&mut self) -> bool {
+        let settled = match self.unsettled.as_slice() {
+            &[qpn] => self
+                .qps
+                .hurry(qpn)
+                .is_some_and(|mut entry| entry.settle_at_once()),
+            _ => false,
+        };
+        if settled {
+            self.unsettled.clear();
+        }
+        settled
     }
 
     /// A pass has found something. The next begins with the ring behind.
@@ -104,7 +127,7 @@ impl State {
 impl QpEntry {
     /// See [`State::take_message_at_once`].
     #[inline(always)]
-    fn take_message_at_once(
+    fn take_message_at_once<const WORD: bool>(
         &mut self,
         probe: &mut Probe,
         core: &mut Core,
@@ -117,8 +140,23 @@ impl QpEntry {
         if !std::ptr::eq(&raw const *self.poster.recv_cq, cq) {
             return None;
         }
+        if WORD {
+            // Before, where nothing has to grow: a peer that is told nothing new is not woken.
+            if !self.unsettled {
+                if unsettled.len() >= unsettled.capacity() {
+                    return None;
+                }
+                unsettled.push(self.qp.qpn());
+                self.unsettled = true;
+            }
+            let wc = ring.take_word_at_once(&mut self.qp, core, cq)?;
+            ring.renew(probe);
+            return Some(wc);
+        }
+        let acked = ring.acked();
         let wc = ring.take_at_once(&mut self.qp, core, cq)?;
         ring.renew(probe);
+        probe.note_calm(ring.acked() == acked);
         if ring.is_unsettled() && !std::mem::replace(&mut self.unsettled, true) {
             unsettled.push(self.qp.qpn());
         }

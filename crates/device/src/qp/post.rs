@@ -13,7 +13,7 @@ use crate::errno::Errno;
 use crate::poster::Poster;
 use crate::qp_entry::{Link, QpEntry};
 use crate::request::{Atomic, OneSided, Request};
-use crate::ring::{Posted, RingLink};
+use crate::ring::{Posted, RingLink, Sent};
 use crate::state::State;
 
 impl Qp {
@@ -46,6 +46,26 @@ impl Qp {
             self.fail_overrun();
         }
         true
+    }
+
+    /// Carries out a WRITE of one word that asks for no completion at once, if the lock is biased
+    /// towards this thread. Returns false, with nothing done, where [`Qp::post_one_sided`] must
+    /// look. Calls nothing.
+    #[inline(always)]
+    #[must_use]
+    pub fn hurry_write(&self, wr: &impl OneSided) -> bool {
+        let Some(mut entry) = hurry(&self.cell.entry) else {
+            return false;
+        };
+        let done = match entry.short_way() {
+            Some((ring, qp, poster)) => ring.write_word_silently(qp, wr, poster),
+            None => false,
+        };
+        drop(entry);
+        if done {
+            self.engine().note_posted();
+        }
+        done
     }
 
     /// As [`Qp::post_one_sided`], where the lock is not biased towards this thread.
@@ -124,6 +144,48 @@ impl Qp {
             self.note_unanswered();
         }
         true
+    }
+
+    /// Posts a SEND of one word and writes it at once, if the lock is biased towards this thread.
+    /// Returns false, with nothing done, where [`Qp::post_two_sided`] must look. Calls nothing,
+    /// where the peer polls.
+    #[inline(always)]
+    #[must_use]
+    pub fn hurry_send(&self, wr: &impl Request) -> bool {
+        let Some(mut entry) = hurry(&self.cell.entry) else {
+            return false;
+        };
+        let sent = match entry.short_way() {
+            Some((ring, qp, poster)) => ring.send_word(qp, wr, poster),
+            None => Sent::Declined,
+        };
+        drop(entry);
+        if sent == Sent::Declined {
+            return false;
+        }
+        let engine = self.engine();
+        engine.note_posted();
+        if sent == Sent::Untold || !engine.has_unanswered() {
+            self.finish_send(sent);
+        }
+        true
+    }
+
+    /// What [`Qp::hurry_send`] leaves. The lock was free since: where the queue pair has no ring
+    /// any more, its end has told the peer.
+    #[cold]
+    #[inline(never)]
+    fn finish_send(&self, sent: Sent) {
+        if sent == Sent::Untold {
+            let mut entry = self.cell.entry.lock();
+            let QpEntry { link, poster, .. } = &mut *entry;
+            if let Link::Ring(ring) = link {
+                ring.tell_one(&poster.counts);
+            }
+        }
+        if !self.engine().has_unanswered() {
+            self.note_unanswered();
+        }
     }
 
     /// As [`Qp::post_two_sided`], where the lock is not biased towards this thread.

@@ -33,6 +33,24 @@ impl Local {
         (addr, len, key): (u64, u32, u32),
         write: bool,
     ) -> Result<usize, MemError> {
+        if let Some(at) = self.known(mrs, (addr, len, key), write) {
+            return Ok(at);
+        }
+        let pd = pd();
+        let at = mrs.find_local(pd, key, addr, len.into(), write)?;
+        self.remember(mrs, (pd, key));
+        Ok(at)
+    }
+
+    /// As [`Local::find`], in the region that was found last. `None`: there it is not. Calls
+    /// nothing.
+    #[inline(always)]
+    pub fn known(
+        &self,
+        mrs: &MrReader,
+        (addr, len, key): (u64, u32, u32),
+        write: bool,
+    ) -> Option<usize> {
         let known = self.key == key
             && self.changes == mrs.table.changes().wrapping_add(changes())
             && (self.writable || !write)
@@ -40,13 +58,7 @@ impl Local {
             && addr
                 .checked_add(len.into())
                 .is_some_and(|end| end <= self.to);
-        if known {
-            return Ok(addr.wrapping_add(self.offset) as usize);
-        }
-        let pd = pd();
-        let at = mrs.find_local(pd, key, addr, len.into(), write)?;
-        self.remember(mrs, (pd, key));
-        Ok(at)
+        known.then(|| addr.wrapping_add(self.offset) as usize)
     }
 
     /// Remembers a region, unless a part of it is gone, or it has just become another.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use causeway_proto::ring::{self, News, Shared};
 use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::ring::{Flag, Slot};
-use causeway_shm::{Attention, Corrupt, Grant, Ring, leave_word, notify};
+use causeway_shm::{Attention, Corrupt, Grant, Ring, is_looking, leave_word, notify};
 
 use crate::peers::PeerEnd;
 
@@ -126,6 +126,14 @@ impl Shared for Memory {
             peer_qpn,
         } = self;
         notify(ring, events(news), &peer.inbox, &peer.bell, *peer_qpn).unwrap_or(false)
+    }
+}
+
+impl Memory {
+    /// Whether the peer finds by itself what was published, and need not be told.
+    #[inline(always)]
+    pub fn is_peer_looking(&self) -> bool {
+        is_looking(&self.ring, &self.peer.inbox)
     }
 }
 

@@ -3,6 +3,7 @@
 //! What is said on it, and in which order, is [`causeway_proto::ring`]'s. Here are the memory and
 //! what leads to it, and the short ways, which do what that would do.
 
+mod hurry;
 mod local;
 mod memory;
 mod short;
@@ -10,6 +11,8 @@ mod take;
 mod traced;
 mod transmit;
 
+pub(crate) use hurry::Sent;
+pub use hurry::WORD;
 pub(crate) use short::{Posted, TwoSided};
 
 use std::sync::Arc;
@@ -190,6 +193,12 @@ impl RingLink {
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.memory.is_ready()
+    }
+
+    /// Requests below are acknowledged.
+    #[inline(always)]
+    pub fn acked(&self) -> u64 {
+        self.link.acked()
     }
 
     /// Whether [`RingLink::transmit`] would do anything.

@@ -15,3 +15,4 @@ mod side;
 mod silent;
 mod tables;
 mod waits;
+mod words;

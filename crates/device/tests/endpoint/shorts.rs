@@ -10,10 +10,11 @@ use crate::broker::{Broker, until};
 use crate::side::{DEPTH, Side, connect, connected, exchange};
 
 /// A SEND as a program posts it.
-struct Send {
-    wr_id: u64,
-    flags: SendFlags,
-    range: Sge,
+#[derive(Clone, Copy)]
+pub struct Send {
+    pub wr_id: u64,
+    pub flags: SendFlags,
+    pub range: Sge,
 }
 
 impl Request for Send {
@@ -38,7 +39,7 @@ impl Request for Send {
     }
 }
 
-fn send(range: Sge) -> Send {
+pub fn send(range: Sge) -> Send {
     Send {
         wr_id: 9,
         flags: SendFlags::SIGNALED,
@@ -54,14 +55,14 @@ fn post_recv(side: &Side, wr_id: u64) -> Result<(), (usize, Errno)> {
 }
 
 /// Two that have exchanged messages, so that nothing is the first.
-fn talking(broker: &Broker) -> (Side, Side) {
+pub fn talking(broker: &Broker) -> (Side, Side) {
     let (a, b) = connected(broker);
     (1..4).for_each(|value| exchange(&a, &b, value));
     (a, b)
 }
 
 /// The completions that both get until each has one.
-fn both(a: &Side, b: &Side) -> [Wc; 2] {
+pub fn both(a: &Side, b: &Side) -> [Wc; 2] {
     let mut found = [None; 2];
     until("a completion on each side", || {
         for (side, found) in [a, b].into_iter().zip(&mut found) {
@@ -112,8 +113,16 @@ fn poll(side: &Side) -> Option<Wc> {
         && let Some((mut held, _)) = side.cq.hurry()
     {
         let taken = match side.cq.glance(&held) {
-            Glance::Record => side.cq.take_message(&mut held),
-            Glance::Ack => side.cq.take_ack(&mut held),
+            Glance::Word => {
+                let word = side.cq.take_message::<true>(&mut held);
+                word.or_else(|| side.cq.take_message::<false>(&mut held))
+            }
+            Glance::Record => side.cq.take_message::<false>(&mut held),
+            Glance::Ack => {
+                let ack = side.cq.take_ack::<false>(&mut held);
+                ack.or_else(|| side.cq.take_ack::<true>(&mut held))
+            }
+
             Glance::Nothing | Glance::All => None,
         };
         if taken.is_some() {
@@ -138,7 +147,7 @@ fn polls_that_find_some_at_once_and_some_otherwise_find_all_in_order() {
             ..send(a.sge(0, 8))
         };
         // Where the ring begins again, one goes the long way.
-        if !a.qp.post_two_sided(request) {
+        if !a.qp.hurry_send(&request) && !a.qp.post_two_sided(request) {
             a.post(round, SendOp::Send, 0).expect("there is room");
         }
         for side in [&b, &a] {

@@ -75,17 +75,22 @@ impl Side {
 
     /// On an endpoint that there is already.
     pub fn of(context: Arc<Context>) -> Side {
-        Side::with(context, None)
+        Side::with(context, None, true)
     }
 
     /// With an endpoint of its own at a broker, and a channel that tells of its completions.
     pub fn with_channel(broker: &Broker) -> (Side, Arc<CompChannel>) {
         let context = broker.open().expect("an endpoint");
         let channel = context.create_comp_channel().unwrap();
-        (Side::with(context, Some(&channel)), channel)
+        (Side::with(context, Some(&channel), true), channel)
     }
 
-    fn with(context: Arc<Context>, channel: Option<&Arc<CompChannel>>) -> Side {
+    /// As [`Side::new`], whose requests have a completion only if they ask for it.
+    pub fn asking(broker: &Broker) -> Side {
+        Side::with(broker.open().expect("an endpoint"), None, false)
+    }
+
+    fn with(context: Arc<Context>, channel: Option<&Arc<CompChannel>>, sq_sig_all: bool) -> Side {
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(4 * DEPTH, channel, 0).unwrap();
         let init = QpInit {
@@ -100,7 +105,7 @@ impl Side {
                 max_recv_sge: 1,
                 max_inline_data: 64,
             },
-            sq_sig_all: true,
+            sq_sig_all,
         };
         let qp = pd.create_qp(init, 0).unwrap();
         let memory = Memory::new();

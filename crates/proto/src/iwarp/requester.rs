@@ -157,6 +157,15 @@ impl Iwarp {
         self.push_plain(work, send, seq);
     }
 
+    /// As [`Iwarp::post_plain`], where the send queue has a place for it
+    /// ([`SendQueue::has_plain_place`](crate::work::SendQueue::has_plain_place)).
+    #[inline(always)]
+    pub fn put_plain(&mut self, work: &mut Queues, send: PlainSend, seq: u64) {
+        (self.behind, self.since_plain) = (0, 0);
+        self.send_msn = self.send_msn.wrapping_add(1);
+        work.sq.put_plain(send, seq);
+    }
+
     /// Queues the next message as one that was sent whole as segment `seq`.
     #[inline(always)]
     pub(super) fn push_plain(&mut self, work: &mut Queues, send: PlainSend, seq: u64) {

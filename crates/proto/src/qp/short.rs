@@ -103,6 +103,20 @@ impl Qp {
         self.transport.post_plain(&mut self.work, send, seq);
     }
 
+    /// As [`Qp::takes_plain`], where [`Qp::put_plain`] is to follow: also whether the queue has a
+    /// place already.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_plain_place(&self, len: u32, seq: u64) -> bool {
+        self.takes_plain(len, false, seq) && self.work.sq.has_plain_place()
+    }
+
+    /// As [`Qp::post_plain`], since [`Qp::has_plain_place`] said so. Calls nothing.
+    #[inline(always)]
+    pub fn put_plain(&mut self, send: PlainSend, seq: u64) {
+        self.transport.put_plain(&mut self.work, send, seq);
+    }
+
     /// Whether a SEND or WRITE of one range can be posted and sent at once: it has no options,
     /// there is room for it, and nothing else is to be sent.
     #[inline]
@@ -165,6 +179,19 @@ impl Qp {
         len: u32,
     ) -> bool {
         self.work.passed(host, (wr_id, opcode), flags, len)
+    }
+
+    /// As [`Qp::passed`], of one that has no completion. The caller counts it.
+    #[inline(always)]
+    pub fn passed_silently(&mut self) {
+        self.work.sq.pass();
+    }
+
+    /// Whether each work request that succeeds has a completion, whether it asks for one or not.
+    #[inline(always)]
+    #[must_use]
+    pub fn signals_all(&self) -> bool {
+        self.work.config.sq_sig_all
     }
 
     /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its

@@ -277,6 +277,19 @@ impl Link {
         shm.tell(News { room, ..News::DATA })
     }
 
+    /// As [`Link::tell_published`], of a peer that looks by itself, and need not be told.
+    #[inline(always)]
+    pub fn needs_no_telling(&mut self) {
+        self.untold = 0;
+    }
+
+    /// As [`Link::settle`], of such a peer, which was shown the acknowledgment
+    /// ([`Link::show_ack`]).
+    #[inline(always)]
+    pub fn needs_no_settling(&mut self) {
+        (self.untold, self.ack_untold) = (0, false);
+    }
+
     /// The queue pair is reset or destroyed: says so, after a last acknowledgment. Returns whether
     /// the peer waits for something, and must be told; `has_work`: something was to be sent to it.
     pub fn close(&mut self, shm: &mut impl Shared, has_work: bool) -> Option<bool> {

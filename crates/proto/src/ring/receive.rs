@@ -231,6 +231,13 @@ impl Link {
         self.takes_next(seq) && self.take_ack(ack, ulp).is_ok()
     }
 
+    /// Requests below are acknowledged.
+    #[inline(always)]
+    #[must_use]
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
     /// Whether a record that acknowledges so much may have news of what this side has sent, or says
     /// what it must not.
     #[inline(always)]
@@ -265,13 +272,26 @@ impl Link {
     /// The message that [`Link::takes_message`] said yes to was taken, and its record too.
     #[inline(always)]
     pub fn took_message(&mut self, shm: &mut impl Shared, ulp: &impl Ulp) {
+        self.took_one_of_few(shm, ulp);
+        if self.untold >= TELL_AFTER {
+            self.tell_taken(shm, ulp);
+        }
+    }
+
+    /// Whether the peer is to be told once one more is taken: [`Link::took_message`] would call.
+    #[inline(always)]
+    #[must_use]
+    pub fn tells_soon(&self) -> bool {
+        self.untold >= TELL_AFTER - 1
+    }
+
+    /// As [`Link::took_message`], unless [`Link::tells_soon`] has said yes. Calls nothing.
+    #[inline(always)]
+    pub fn took_one_of_few(&mut self, shm: &mut impl Shared, ulp: &impl Ulp) {
         self.placed(true);
         shm.set_ack(self.expected);
         ulp.tally(Tally::Taken, 1);
         self.untold += 1;
-        if self.untold >= TELL_AFTER {
-            self.tell_taken(shm, ulp);
-        }
     }
 
     #[cold]

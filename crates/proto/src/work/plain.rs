@@ -117,6 +117,21 @@ impl PlainSends {
         self.queue.push(send);
     }
 
+    /// Whether there is a place for another already.
+    #[inline(always)]
+    pub fn has_place(&self) -> bool {
+        !self.queue.is_full()
+    }
+
+    /// As [`PlainSends::push`], where there is a place. Calls nothing.
+    #[inline(always)]
+    pub fn put(&mut self, send: PlainSend, number: u64) {
+        if self.is_empty() {
+            self.first = number;
+        }
+        self.queue.put(send);
+    }
+
     /// Takes the oldest, if its number is below `upto`.
     #[inline(always)]
     pub fn pop_below(&mut self, upto: u64) -> Option<PlainSend> {

@@ -103,6 +103,20 @@ impl<P: Part> SendQueue<P> {
         self.plain.push(send, number);
     }
 
+    /// As [`SendQueue::push_plain`], where [`SendQueue::has_plain_place`]. Calls nothing.
+    #[inline(always)]
+    pub fn put_plain(&mut self, send: PlainSend, number: u64) {
+        self.used += 1;
+        self.cursor += 1;
+        self.plain.put(send, number);
+    }
+
+    /// Whether there is a place for another plain one already.
+    #[inline(always)]
+    pub fn has_plain_place(&self) -> bool {
+        self.plain.has_place()
+    }
+
     /// As pushed behind nothing unsent, and then sent whole.
     pub fn push_sent(&mut self, wqe: Entry<P>) {
         self.used += 1;

@@ -39,7 +39,9 @@ unsafe extern "C" {
 }
 
 /// Copies 8 bytes, by one load and one store. What the routine changes is named here, so that its
-/// caller saves no other registers: most calls are in the midst of a message's shortest way.
+/// caller saves no other registers: most calls are in the midst of a message's shortest way. It
+/// takes its arguments where it changes registers anyway, and leaves alone those of the caller's
+/// own first two.
 ///
 /// # Safety
 /// As [`copy`](crate::copy) of 8 bytes.
@@ -53,10 +55,8 @@ pub(crate) unsafe fn word(dst: *mut u8, src: *const u8) -> Returned {
         asm!(
             "call {routine}",
             routine = sym word_routine,
-            in("rdi") dst,
-            in("rsi") src,
-            out("rax") failed,
-            out("rcx") _,
+            inout("rax") dst => failed,
+            inout("rcx") src => _,
             out("rdx") value,
             out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
             out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
@@ -446,8 +446,8 @@ global_asm!(
     "ret",
     ".type causeway_recover_word, @function",
     "causeway_recover_word:",
-    "mov rcx, [rsi]",
-    "mov [rdi], rcx",
+    "mov rcx, [rcx]",
+    "mov [rax], rcx",
     "xor eax, eax",
     "ret",
     ".type causeway_recover_add, @function",

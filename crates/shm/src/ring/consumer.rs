@@ -66,6 +66,38 @@ impl ShortRecord<'_> {
     }
 }
 
+/// A record whose body has 8 bytes, as [`Consumer::peek_word`] shows it. What it says is read when
+/// it is asked for: ask once.
+#[derive(Debug)]
+pub struct WordRecord<'a> {
+    cell: Cell<'a>,
+}
+
+impl WordRecord<'_> {
+    /// Its sequence number, as the peer says.
+    #[inline(always)]
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.cell.word(l::RECORD_SEQ).load(Ordering::Relaxed)
+    }
+
+    /// What the peer acknowledges with it, as it says.
+    #[inline(always)]
+    #[must_use]
+    pub fn ack(&self) -> u64 {
+        self.cell.word(l::RECORD_ACK).load(Ordering::Relaxed)
+    }
+
+    /// The address of the body, to be accessed by raw copies only: the peer may write to it. Valid
+    /// as long as the record is borrowed.
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.cell.bytes(l::RECORD_HEADER)
+    }
+}
+
 impl Record<'_> {
     /// Bytes of the body.
     #[must_use]
@@ -168,6 +200,24 @@ impl Consumer {
             len: len as u32,
             cell,
         })
+    }
+
+    /// As [`Consumer::peek_short`], of a record whose body has 8 bytes: all but its sequence number
+    /// and acknowledgment is one comparison.
+    #[inline(always)]
+    #[must_use]
+    pub fn peek_word(&self, kind: u8, flags: u8) -> Option<WordRecord<'_>> {
+        let cell = self.next.cell();
+        let word = cell.word(l::RECORD_READY).load(Ordering::Acquire);
+        let due = Ready {
+            len: size_of::<u64>() as u32,
+            kind,
+            flags,
+        };
+        match word == due.encode(self.number) && !self.broken {
+            true => Some(WordRecord { cell }),
+            false => None,
+        }
     }
 
     /// As [`Consumer::consume`], of the record that [`Consumer::peek_short`] showed, with what it

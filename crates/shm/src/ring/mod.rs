@@ -41,7 +41,7 @@ mod record;
 #[cfg(not(any(loom, shuttle)))]
 mod reuse;
 
-pub use consumer::{Consumer, Record, ShortRecord};
+pub use consumer::{Consumer, Record, ShortRecord, WordRecord};
 use direct::AccessWords;
 pub use direct::{Grant, Watch};
 #[cfg(not(any(loom, shuttle)))]

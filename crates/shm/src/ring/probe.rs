@@ -18,6 +18,8 @@ pub struct Probe {
     seen: u64,
     /// Those flags when they were last looked at.
     flags_seen: u64,
+    /// The record taken last acknowledged nothing new.
+    calm: bool,
     /// Keeps both mapped.
     _mem: Region,
 }
@@ -36,6 +38,7 @@ impl Ring {
             // Whatever came before this look may not have been taken.
             seen: self.rx.ack_seen(),
             flags_seen: 0,
+            calm: false,
             _mem: self.mem.clone(),
         }
     }
@@ -90,6 +93,22 @@ impl Probe {
             Some(_) => Seen::Ack,
             None => Seen::Nothing,
         }
+    }
+
+    /// Whether the record that [`Probe::glance`] has seen seems to have a body of 8 bytes, and is
+    /// likely to acknowledge nothing new ([`Probe::note_calm`]). Whoever takes it looks again.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_word(&self) -> bool {
+        // SAFETY: as in `look`.
+        let word = unsafe { &*self.ready }.load(Ordering::Relaxed);
+        self.calm && word as u32 as usize == size_of::<u64>()
+    }
+
+    /// Whether the record taken last acknowledged nothing new, as that of a peer which only sends.
+    #[inline(always)]
+    pub fn note_calm(&mut self, calm: bool) {
+        self.calm = calm;
     }
 
     /// The peer's acknowledgment, if it is another one than when it was last looked at.

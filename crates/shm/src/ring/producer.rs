@@ -193,6 +193,16 @@ impl Producer {
         Ok(None)
     }
 
+    /// As [`Producer::reserve_short`], if it is known already that there is room. Calls nothing.
+    #[inline(always)]
+    #[must_use]
+    pub fn reserve_short_at_once(&mut self) -> Option<ShortSlot<'_>> {
+        match self.tail < self.short_below {
+            true => Some(ShortSlot(self)),
+            false => None,
+        }
+    }
+
     /// Whether there is room for a record of one cell now. Notes up to where that is known.
     #[cold]
     #[inline(never)]

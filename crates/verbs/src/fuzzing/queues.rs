@@ -10,7 +10,7 @@ use crate::abi::{
     IbvAsyncEvent, IbvCq, IbvCqInitAttrEx, IbvPollCqAttr, IbvQp, IbvQpAttr, IbvQpInitAttr,
     IbvQpInitAttrEx, IbvSrqAttr, IbvSrqInitAttr, IbvWc, IbvWcTmInfo,
 };
-use crate::{cq, cq_ex, events, qp, qp_ex, srq};
+use crate::{cq, cq_ex, events, poll, qp, qp_ex, srq};
 use causeway_cancel::Allowed;
 
 /// Entries of a completion queue that never overruns: more than a script can post.
@@ -428,7 +428,7 @@ impl Bench {
         let mut completions = [IbvWc::default(); POLLED];
         let count = i32::try_from(entries).expect("few");
         // SAFETY: a live queue, and room for that many completions.
-        let returned = unsafe { cq::poll_cq(at, count, completions.as_mut_ptr()) };
+        let returned = unsafe { poll::poll_cq(at, count, completions.as_mut_ptr()) };
         let Ok(polled) = usize::try_from(returned) else {
             assert!(self.ledger.is_small(at), "poll_cq: {returned}");
             return 0;
