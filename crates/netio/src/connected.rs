@@ -159,6 +159,12 @@ impl ConnectedSockets {
         }
     }
 
+    /// The same, by a way beside the sockets, of a peer that may have one.
+    pub fn note_receive_of(&mut self, src: IpAddr, dst: SocketAddr) {
+        let at = self.by_ends.get(&(src, dst)).copied();
+        self.note_receive(at);
+    }
+
     /// The one that leads from one address to the other.
     #[inline(always)]
     pub fn find(&self, src: Option<IpAddr>, dst: SocketAddr) -> Option<&ConnectedSocket> {

@@ -196,6 +196,14 @@ impl UdpPort {
             return (Received::default(), true);
         };
         let due = waits || bypass.are_sockets_due();
+        let connected = &mut self.connected;
+        let mut f = |from, to: Option<IpAddr>, all: Together<'_>| {
+            // Its socket is in use, though little comes by that.
+            if let Some(to) = to {
+                connected.note_receive_of(to, from);
+            }
+            f(from, to, all);
+        };
         (bypass.receive(waits, &mut f), due)
     }
 
