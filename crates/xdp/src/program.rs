@@ -267,6 +267,16 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_finds_the_program_safe() {
+        let load = || load(&Map::hash(KEY_LEN, 16)?, &Map::sockets(16)?);
+        match load() {
+            Ok(_) => {}
+            // Loading it takes privileges. Of what is not safe the kernel says EACCES or EINVAL.
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM)),
+        }
+    }
+
+    #[test]
     fn keys_name_queue_port_and_address() {
         let v4 = key(3, IpAddr::from([10, 0, 0, 1]), 0x5001);
         assert_eq!(v4[..8], [3_u32.to_ne_bytes(), [0x50, 0x01, 0, 0]].concat());
