@@ -160,12 +160,13 @@ def steered(scene):
             raise Failed(f"{own.text} {refused.text}")
         send(client, [(server.address, port, "short", 8), (v6, port, "six", 8),
                       (server.address, port, "longest", PAYLOAD_MAX),
+                      (v6, port, "longestsix", PAYLOAD_MAX),
                       (server.address, port, "long", PAYLOAD_MAX + 1),
                       (v6, port, "longsix", PAYLOAD_MAX + 1),
                       (server.address, port, "fragments", 4000), (everybody, port, "all", 8),
                       *[(server.address, its, f"its{n}", 8) for n in range(20)],
                       (v6, its, "itssix", 8), (server.address, port, "end", 8)])
-        expected = {"frame": {"short", "six", "longest", "end"},
+        expected = {"frame": {"short", "six", "longest", "longestsix", "end"},
                     "kernel": {"long", "longsix", "fragments", "all"}}
         all_seen = [f"{kind} {name}\n" for kind, names in expected.items() for name in names]
         own.wait_for("all of it", lambda text: all(line in text for line in all_seen),

@@ -90,20 +90,24 @@ def of_link(host, link=netns.LINK):
     return json.loads(done.stdout)[0]
 
 
-def by_kernel(host):
-    """Datagrams that the kernel's UDP has given to programs, of both families."""
+def by_kernel(host, *more):
+    """Datagrams that the kernel's UDP has given to programs, of both families; and those that it
+    counts by more names."""
     done = subprocess.run(["ip", "netns", "exec", host.netns, "cat", "/proc/net/snmp",
                            "/proc/net/snmp6"], check=True, stdout=subprocess.PIPE, text=True)
     lines = [line.split() for line in done.stdout.splitlines()]
     udp = [words for words in lines if words[0] == "Udp:"]
-    count = int(dict(zip(*udp))["InDatagrams"])
-    return count + sum(int(words[1]) for words in lines if words[0] == "Udp6InDatagrams")
+    names = ("InDatagrams", *more)
+    count = sum(int(dict(zip(*udp))[name]) for name in names)
+    six = [f"Udp6{name}" for name in names]
+    return count + sum(int(words[1]) for words in lines if words[0] in six)
 
 
 def beside_kernel(host, link=netns.LINK):
-    """Packets that an interface has received and the kernel's UDP has not: all but some are those
-    that went to a socket of AF_XDP."""
-    return of_link(host, link)["stats64"]["rx"]["packets"] - by_kernel(host)
+    """Packets that an interface has received and the kernel's UDP has neither received nor dropped:
+    all but some are those that went to a socket of AF_XDP."""
+    received = of_link(host, link)["stats64"]["rx"]["packets"]
+    return received - by_kernel(host, "NoPorts", "InErrors")
 
 
 def expect_carried(hosts, datagrams=500, link=netns.LINK):

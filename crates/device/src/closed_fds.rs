@@ -59,8 +59,9 @@ type Known = (RawFd, (u64, u64));
 pub(crate) struct Descriptors {
     /// Their numbers, and which files those stood for.
     known: RwLock<Vec<Known>>,
-    /// Of the same kind those of which there may be many: a look is at one of them, since a program
-    /// that closes all closes others, too.
+    /// Of the same kind those of which there may be many. A look is at one of them, and at that
+    /// with the highest number: a program that closes all closes others, too, and one that closes
+    /// all from some number on closes that one.
     many: RwLock<Vec<Known>>,
     turn: AtomicUsize,
     failure: Arc<Failure>,
@@ -87,6 +88,18 @@ impl Descriptors {
         self.many.write().extend(known(fd));
     }
 
+    /// One of those is about to be closed.
+    pub fn forget_one_of_many(&self, fd: BorrowedFd<'_>) {
+        let number = fd.as_raw_fd();
+        self.many.write().retain(|(known, _)| *known != number);
+    }
+
+    /// How many of those there are.
+    #[cfg(test)]
+    pub fn count_of_many(&self) -> usize {
+        self.many.read().len()
+    }
+
     /// Heeds what a call on one of them has said: it fails only if there is none any more.
     pub fn heed<T>(&self, outcome: std::io::Result<T>) {
         if outcome.is_err() {
@@ -106,7 +119,9 @@ impl Descriptors {
         let many = self.many.read();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let one = turn.checked_rem(many.len()).and_then(|at| many.get(at));
-        self.known.read().iter().chain(one).all(is_intact)
+        let highest = many.iter().max_by_key(|(number, _)| *number);
+        let of_many = one.into_iter().chain(highest);
+        self.known.read().iter().chain(of_many).all(is_intact)
     }
 }
 
@@ -125,4 +140,44 @@ fn is_intact((number, known): &Known) -> bool {
 fn identity(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let found = fstat(fd).ok()?;
     Some((found.st_dev, found.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    fn file() -> OwnedFd {
+        memfd_create("a test's", MemfdFlags::CLOEXEC).unwrap()
+    }
+
+    /// Puts another file where one is, as a program does that closes it and opens its own.
+    fn replace(fd: &OwnedFd) {
+        let other = file();
+        // SAFETY: both are the test's own.
+        let number = unsafe { libc::dup2(other.as_raw_fd(), fd.as_raw_fd()) };
+        assert_eq!(number, fd.as_raw_fd());
+    }
+
+    #[test]
+    fn of_many_the_highest_is_looked_at_each_time_and_each_in_its_turn() {
+        let event = crate::shared::new_eventfd().unwrap();
+        let failure = Failure::new(Arc::new(News::new(event.as_fd()).unwrap()));
+        let descriptors = Descriptors::new(Arc::new(failure));
+        let mut many: Vec<_> = (0..64).map(|_| file()).collect();
+        many.sort_by_key(|fd| fd.as_raw_fd());
+        many.iter()
+            .for_each(|fd| descriptors.add_one_of_many(fd.as_fd()));
+        let looks = || (0..many.len()).all(|_| descriptors.stand_for_the_same());
+        assert!(looks());
+        replace(&many[7]);
+        assert!(!looks());
+        descriptors.forget_one_of_many(many[7].as_fd());
+        assert!(looks());
+        replace(&many[63]);
+        assert!(!descriptors.stand_for_the_same() && !descriptors.stand_for_the_same());
+    }
 }

@@ -170,7 +170,6 @@ impl Shared {
             port
         };
         let port = present(&self.control, slot, port)?;
-        self.descriptors.add(sockets(&port.port));
         if is_first {
             for fd in sockets(&port.port) {
                 self.engines.watch(fd)?;
@@ -179,6 +178,10 @@ impl Shared {
         let rank = numbering.rank_of(slot);
         let mut state = engine.state.lock();
         state.udp.ports.add(rank, port)?;
+        // What fails before is closed again, and is not to be missed.
+        if let Some(port) = state.udp.ports.get(rank) {
+            self.descriptors.add(sockets(port));
+        }
         state.add_slot(slot);
         self.engines.assign(slot, engine);
         alone.take(rank);

@@ -58,7 +58,7 @@ impl UdpWire {
         self.ports.absorb(&mut other.ports)?;
         // None of those ports is the first here, and what comes for their sockets for single peers
         // is looked for with the rest.
-        other.connected_links = 0;
+        (other.connected_links, other.looks_at_connected) = (0, false);
         self.beyond += other.links + other.datagrams;
         self.links += std::mem::take(&mut other.links);
         self.datagrams += std::mem::take(&mut other.datagrams);

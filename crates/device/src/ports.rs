@@ -93,7 +93,7 @@ pub(crate) struct Ports {
     /// The endpoint's.
     descriptors: Arc<Descriptors>,
     /// How many of those count among this process's ([`peers`]).
-    further: usize,
+    further: u32,
 }
 
 impl Ports {

@@ -51,6 +51,8 @@ pub(crate) struct UdpWire {
     pub links: u32,
     /// Those of them that have a socket for their peer.
     pub connected_links: u32,
+    /// Sockets for single peers are in use, or may hold something.
+    pub looks_at_connected: bool,
     /// UD queue pairs that receive.
     pub datagrams: u32,
     /// Those of both on ports other than the first.
@@ -147,6 +149,7 @@ impl UdpWire {
             ports,
             links: 0,
             connected_links: 0,
+            looks_at_connected: false,
             datagrams: 0,
             beyond: 0,
             held: 0,
@@ -178,7 +181,7 @@ impl UdpWire {
     /// The device has failed: nobody uses the ports.
     pub fn abandon(&mut self) {
         (self.links, self.connected_links, self.datagrams) = (0, 0, 0);
-        (self.beyond, self.held) = (0, 0);
+        (self.beyond, self.held, self.looks_at_connected) = (0, 0, false);
     }
 
     /// What a connection has received is acknowledged, should this process end now.

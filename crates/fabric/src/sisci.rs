@@ -6,6 +6,7 @@
 mod channels;
 mod directory;
 mod interrupts;
+mod lendable;
 mod registry;
 pub mod replicas;
 mod segments;

@@ -7,6 +7,10 @@
 //!
 //! A look at one of them is a system call, so while more than [`FEW`] are in use their owner
 //! watches them through one epoll descriptor instead ([`ConnectedSockets::is_crowded`]).
+//!
+//! One that nobody uses is *parked*: connected to a port from which nothing comes. What its former
+//! peer and strangers send goes to the port's own socket, as if it were not there. What it was sent
+//! before is received all the same.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -28,6 +32,10 @@ const CONNECTED_MAX: usize = 64;
 /// Receives of a port since a socket's last one after which its peer is not among those that the
 /// port talks to now.
 const UNUSED_AFTER: u64 = 1024;
+/// The port that a parked socket is connected to, at its own address: that of discard (RFC 863),
+/// from which nothing of Causeway's comes. A port's own number will not do: datagrams of UD may be
+/// sent from a port to itself.
+const PARKED_AT: u16 = 9;
 
 /// A connected socket of a port ([`crate::UdpPort::open_connected`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +53,29 @@ impl Connected {
     }
 }
 
+/// A socket that is about to be one of a port's ([`crate::UdpPort::open_further`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Further<'a> {
+    /// Its descriptor.
+    pub fd: BorrowedFd<'a>,
+    /// Which of the port's it will be.
+    pub index: usize,
+    /// The one whose place it takes, which is about to be closed.
+    pub replaced: Option<BorrowedFd<'a>>,
+}
+
+/// What a further socket may take the place of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There may be one more.
+    Another,
+    /// One of another local address that nobody uses.
+    Unused,
+    /// The same, or one whose peer has been silent for long. Its users have none from then on, and
+    /// need not close it.
+    Silent,
+}
+
 /// The sockets for single peers of a port.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectedSockets {
@@ -53,6 +84,8 @@ pub(crate) struct ConnectedSockets {
     first: usize,
     /// Those that lead somewhere.
     in_use: Vec<usize>,
+    /// Those that lead nowhere and may hold what came before.
+    left: Vec<usize>,
     /// The same by both ends' addresses.
     by_ends: HashMap<(IpAddr, SocketAddr), usize>,
     /// Receives of the port that found something.
@@ -66,8 +99,9 @@ pub(crate) struct ConnectedSocket {
     v6: bool,
     /// The local address, once bound: for good.
     src: Option<IpAddr>,
-    /// The peer it was connected to last, and how many it was connected to before.
+    /// The peer it is connected to, unless it is parked.
     dst: Option<SocketAddr>,
+    /// How many it was connected to before.
     turn: u64,
     /// How many connections use it.
     users: u32,
@@ -125,6 +159,12 @@ impl ConnectedSockets {
         }
     }
 
+    /// The same, by a way beside the sockets, of a peer that may have one.
+    pub fn note_receive_of(&mut self, src: IpAddr, dst: SocketAddr) {
+        let at = self.by_ends.get(&(src, dst)).copied();
+        self.note_receive(at);
+    }
+
     /// The one that leads from one address to the other.
     #[inline(always)]
     pub fn find(&self, src: Option<IpAddr>, dst: SocketAddr) -> Option<&ConnectedSocket> {
@@ -164,27 +204,62 @@ impl ConnectedSockets {
             self.list[at].users += 1;
             return Some(self.name(at));
         }
-        let at = self.list.iter().position(|peer| peer.is_free(src))?;
+        // One that could not be parked still takes what comes from there.
+        let leads = |peer: &ConnectedSocket| !peer.is_used() && peer.leads(Some(src), dst);
+        let at = self.list.iter().position(leads);
+        let at = at.or_else(|| self.list.iter().position(|peer| peer.is_free(src)))?;
         self.lead(at, main, (src, dst), set_up)
     }
 
-    /// As [`ConnectedSockets::open`], by one more socket, if there may be one. Of that `watch` is
-    /// told before anything can come, and may refuse.
+    /// As [`ConnectedSockets::open`], by a socket that is made now. Of that `watch` is told before
+    /// anything can come, and may refuse.
     pub fn open_further(
         &mut self,
         main: (&Socket, u16),
         (src, dst): (IpAddr, SocketAddr),
+        room: Room,
         set_up: impl FnOnce(&Socket) -> io::Result<()>,
-        watch: impl FnOnce(BorrowedFd<'_>, usize) -> io::Result<()>,
+        watch: impl FnOnce(Further<'_>) -> io::Result<()>,
     ) -> Option<Connected> {
-        let at = self.list.len();
-        if self.first == 0 || at >= CONNECTED_MAX {
+        // Where one that is free could not be had, another could not either.
+        if self.first == 0 || self.list.iter().any(|peer| peer.is_free(src)) {
             return None;
         }
-        let further = ConnectedSocket::new(src.is_ipv6()).ok()?;
-        watch(further.fd(), at).ok()?;
-        self.list.push(further);
+        let at = self.place(src, room)?;
+        let mut further = ConnectedSocket::new(src.is_ipv6()).ok()?;
+        watch(Further {
+            fd: further.fd(),
+            index: at,
+            replaced: self.list.get(at).map(ConnectedSocket::fd),
+        })
+        .ok()?;
+        if at < self.list.len() {
+            self.release(at);
+            self.left.retain(|left| *left != at);
+            // Names of the former one do not become names of this one.
+            further.turn = self.list[at].turn;
+            self.list[at] = further;
+        } else {
+            self.list.push(further);
+        }
         self.lead(at, main, (src, dst), set_up)
+    }
+
+    /// Where a further socket may be put.
+    fn place(&self, src: IpAddr, room: Room) -> Option<usize> {
+        if room == Room::Another && self.list.len() < CONNECTED_MAX {
+            return Some(self.list.len());
+        }
+        let silent = |peer: &ConnectedSocket| {
+            room == Room::Silent && self.receives - peer.used >= UNUSED_AFTER
+        };
+        // What an address that is gone has left is in nobody's way but that of others.
+        let others = |peer: &ConnectedSocket| peer.src.is_some_and(|bound| bound != src);
+        let all = self.list.iter().enumerate().skip(self.first);
+        let candidates = all.filter(|(_, peer)| others(peer) && (!peer.is_used() || silent(peer)));
+        let empty = candidates.filter(|(_, peer)| peer.is_empty());
+        let (at, _) = empty.min_by_key(|(_, peer)| (peer.is_used(), peer.used))?;
+        Some(at)
     }
 
     /// As [`ConnectedSockets::open`], by that whose peer has been silent for longest, if that is
@@ -217,13 +292,46 @@ impl ConnectedSockets {
         (src, dst): (IpAddr, SocketAddr),
         set_up: impl FnOnce(&Socket) -> io::Result<()>,
     ) -> Option<Connected> {
-        self.connect(at, main, (src, dst), set_up).ok()?;
+        if self.connect(at, main, (src, dst), set_up).is_err() {
+            self.park(at);
+            return None;
+        }
+        self.left.retain(|left| *left != at);
         let receives = self.receives;
         let peer = &mut self.list[at];
         (peer.users, peer.used) = (1, receives);
         self.in_use.push(at);
         self.by_ends.insert((src, dst), at);
         Some(self.name(at))
+    }
+
+    /// Number `at` is to take nothing from now on. What it holds is received.
+    fn park(&mut self, at: usize) {
+        self.list[at].park();
+        if self.list[at].src.is_some() && !self.left.contains(&at) {
+            self.left.push(at);
+        }
+    }
+
+    /// Those that lead nowhere and may hold something; each is named once.
+    pub fn take_left(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// One of those held something, so it may hold more.
+    pub fn keep_left(&mut self, at: usize) {
+        self.left.push(at);
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub fn has_left(&self) -> bool {
+        !self.left.is_empty()
+    }
+
+    /// Whether one leads somewhere, or may hold something.
+    pub fn may_hold_something(&self) -> bool {
+        !self.in_use.is_empty() || self.has_left()
     }
 
     /// Number `at` leads nowhere any more.
@@ -269,6 +377,7 @@ impl ConnectedSockets {
         peer.users = peer.users.saturating_sub(1);
         if peer.users == 0 {
             self.release(at);
+            self.park(at);
         }
     }
 
@@ -325,7 +434,7 @@ impl ConnectedSocket {
         self.src
     }
 
-    /// Whether somebody needs it. One that nobody does may have been left something all the same.
+    /// Whether somebody needs it. One that nobody does may hold something all the same.
     pub fn is_used(&self) -> bool {
         self.users > 0
     }
@@ -346,10 +455,28 @@ impl ConnectedSocket {
     }
 
     fn connect(&mut self, dst: SocketAddr) -> io::Result<()> {
-        self.dst = None;
         self.turn += 1;
+        self.socket.check()?;
         self.socket.connect(&dst.into())?;
         self.dst = Some(dst);
         Ok(())
+    }
+
+    /// Leads it nowhere, if it is bound. That fails if its address is gone, and then nothing comes;
+    /// should the address return, it leads where it did.
+    fn park(&mut self) {
+        let Some(src) = self.src else { return };
+        let nowhere = SocketAddr::new(src, PARKED_AT);
+        if self.socket.check().is_ok() && self.socket.connect(&nowhere.into()).is_ok() {
+            self.dst = None;
+        }
+    }
+
+    /// Whether nothing waits to be received.
+    fn is_empty(&self) -> bool {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let look = || self.socket.recv_with_flags(&mut [], flags);
+        self.socket.check().is_ok()
+            && look().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 }

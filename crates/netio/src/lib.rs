@@ -25,7 +25,7 @@ mod received;
 mod route;
 
 pub use class::ECT;
-pub use connected::Connected;
+pub use connected::{Connected, Further, Room};
 pub use errqueue::{QUOTE_LEN, Report, Unreachable};
 pub use pieces::Outside;
 pub use port::UdpPort;

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 
-use causeway_netio::{Connected, Received, Together, UdpPort, Unreachable};
+use causeway_netio::{Connected, Further, Received, Room, Together, UdpPort, Unreachable};
 use socket2::{Domain, Socket, Type};
 
 /// How long to wait for what must come; only a failing test waits that long.
@@ -124,11 +124,12 @@ fn many(a: &mut UdpPort, ip: IpAddr) -> (Vec<UdpPort>, Vec<Connected>) {
         let dst = at(ip, &peer);
         let open = a.open_connected(ip, dst);
         let mut watched = None;
-        let further = |_: BorrowedFd<'_>, index| {
-            watched = Some(index);
+        let further = |made: Further<'_>| {
+            watched = Some(made.index);
             Ok(())
         };
-        let Some(socket) = open.or_else(|| a.open_further(ip, dst, further)) else {
+        let another = Room::Another;
+        let Some(socket) = open.or_else(|| a.open_further(ip, dst, another, further)) else {
             return (peers, sockets);
         };
         if let Some(index) = watched {
@@ -250,4 +251,138 @@ fn a_dead_peer_is_reported() {
         a.take_errors(|r| reports.push((r.to, r.why))).unwrap();
         assert_eq!(reports, [(dst, Unreachable::Port)]);
     }
+}
+
+/// Receives one datagram from the port's own socket, and none from those for single peers.
+fn strange(port: &mut UdpPort) -> (SocketAddr, Vec<u8>) {
+    wait(port);
+    let mut got = Vec::new();
+    port.recv_connected(true, |src, _, _| {
+        panic!("a socket for one peer took what {src} sent")
+    })
+    .unwrap();
+    port.recv(|src, _, data| got.push((src, data.to_vec())))
+        .unwrap();
+    assert_eq!(got.len(), 1);
+    got.remove(0)
+}
+
+#[test]
+fn who_returns_is_not_taken_for_who_had_its_socket() {
+    let ip: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let (mut port, a, b) = (port(), self::port(), self::port());
+    let (own, to_a, to_b) = (at(ip, &port), at(ip, &a), at(ip, &b));
+    for socket in [to_a, to_b].map(|to| port.open_connected(ip, to).unwrap()) {
+        port.close_connected(socket);
+    }
+    assert!(port.open_connected(ip, to_b).is_some());
+    b.send(own, Some(ip), b"again", None, false).unwrap();
+    let again = (to_b, Some(ip), b"again".to_vec());
+    assert_eq!(collect(&mut port, 1), [again]);
+}
+
+#[test]
+fn a_socket_that_is_released_takes_nothing_more_and_keeps_what_it_has() {
+    for ip in loopbacks() {
+        let (mut a, peer) = (port(), port());
+        let (to_a, dst) = (at(ip, &a), at(ip, &peer));
+        let socket = a.open_connected(ip, dst).unwrap();
+        for n in [1, 2] {
+            peer.send(to_a, Some(ip), &[n], None, false).unwrap();
+        }
+        a.close_connected(socket);
+        assert!(a.may_have_connected());
+        // What it had been sent is not lost, with nobody else in the port.
+        let before = [1, 2].map(|n| (dst, Some(ip), vec![n]));
+        assert_eq!(collect(&mut a, 2), before);
+        a.recv_connected(false, |_, _, _| panic!("there is no more"))
+            .unwrap();
+        assert!(!a.may_have_connected());
+        peer.send(to_a, Some(ip), b"after", None, false).unwrap();
+        assert_eq!(strange(&mut a), (dst, b"after".to_vec()));
+        // Nor does it take what the port sends itself.
+        a.send(to_a, Some(ip), b"own", None, false).unwrap();
+        assert_eq!(strange(&mut a), (to_a, b"own".to_vec()));
+    }
+}
+
+#[test]
+fn a_socket_that_could_not_be_connected_takes_nothing() {
+    let (mut a, stranger) = (port(), port());
+    let ip: IpAddr = Ipv4Addr::LOCALHOST.into();
+    // The kernel takes no broadcast from who has not asked for that.
+    let nowhere = SocketAddr::new(Ipv4Addr::BROADCAST.into(), 7);
+    assert_eq!(a.open_connected(ip, nowhere), None);
+    stranger
+        .send(at(ip, &a), Some(ip), b"hello", None, false)
+        .unwrap();
+    let hello = (at(ip, &stranger), b"hello".to_vec());
+    assert_eq!(strange(&mut a), hello);
+    // It is there for the next one.
+    assert!(a.open_connected(ip, at(ip, &stranger)).is_some());
+}
+
+/// Opens a socket by a further one, if need be. Returns it, and which it took the place of.
+fn open_in(
+    a: &mut UdpPort,
+    room: Room,
+    (src, dst): (IpAddr, SocketAddr),
+) -> (Option<Connected>, Option<usize>) {
+    let mut replaced = None;
+    let further = |made: Further<'_>| {
+        replaced = made.replaced.map(|_| made.index);
+        Ok(())
+    };
+    let open = a.open_connected(src, dst);
+    let open = open.or_else(|| a.open_further(src, dst, room, further));
+    (open, replaced)
+}
+
+#[test]
+fn sockets_of_an_address_that_is_gone_make_room_for_those_of_another() {
+    let [gone, ip] = [2, 1].map(|n| IpAddr::from([127, 0, 0, n]));
+    let mut a = port();
+    let (mut peers, sockets) = many(&mut a, gone);
+    let to = |peer: &UdpPort| (ip, at(ip, peer));
+    let there_are = a.connected_fds().count();
+    for room in [Room::Another, Room::Unused, Room::Silent] {
+        let opened = open_in(&mut a, room, to(&peers[0]));
+        assert_eq!(opened, (None, None), "all are in use: {room:?}");
+    }
+    // One of them holds something, and so is left as it is.
+    let last = sockets.len() - 1;
+    let to_gone = at(gone, &a);
+    peers[last]
+        .send(to_gone, Some(gone), b"held", None, false)
+        .unwrap();
+    let (silent, closed) = sockets.split_at(sockets.len() / 2);
+    closed.iter().for_each(|socket| a.close_connected(*socket));
+    for (peer, closed) in peers.iter().zip(&closed[1..]) {
+        let (opened, replaced) = open_in(&mut a, Room::Unused, to(peer));
+        assert_eq!(opened.map(Connected::index), replaced);
+        let replaced = replaced.expect("one that nobody used");
+        assert!(replaced >= closed.index() - 1 && replaced != sockets[last].index());
+    }
+    let [one, other] = [0, 1].map(|n| to(&peers[last - n]));
+    assert_eq!(open_in(&mut a, Room::Unused, one), (None, None));
+    for _ in 0..MANY {
+        peers[0]
+            .send(at(ip, &a), Some(ip), b"x", None, false)
+            .unwrap();
+        wait(&a);
+        a.recv_connected(false, |_, _, _| ()).unwrap();
+    }
+    let (_, replaced) = open_in(&mut a, Room::Unused, other);
+    assert_eq!(replaced, Some(sockets[last].index()), "it has been taken");
+    let (opened, replaced) = open_in(&mut a, Room::Silent, one);
+    assert!(replaced.is_some_and(|at| at < silent.len() + 2 * FIRST));
+    assert_eq!(a.connected_fds().count(), there_are);
+    let opened = opened.expect("it has taken its place");
+    a.send_connected(opened, 0, b"from here").unwrap();
+    wait(&peers[last]);
+    let mut got = Vec::new();
+    peers[last]
+        .recv(|src, _, data| got.push((src, data.to_vec())))
+        .unwrap();
+    assert_eq!(got, [(at(ip, &a), b"from here".to_vec())]);
 }

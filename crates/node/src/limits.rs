@@ -72,7 +72,13 @@ pub const RELAY_NUMBER_INTERVAL: Duration = Duration::from_millis(500);
 pub const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a process that connects to be lent a socket of AF_XDP may take to say so.
 pub const XDP_ASK_PATIENCE: Duration = Duration::from_secs(2);
-/// Connections of one user's processes that are lent such a socket, or are about to ask.
+/// How long a process waits for a queue whose former process has ended: the kernel takes back what
+/// that had in a moment.
+pub const XDP_QUEUE_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether the kernel has: nothing tells.
+pub const XDP_QUEUE_LOOK: Duration = Duration::from_millis(20);
+/// Connections of one user's processes that are lent such a socket, or are about to ask; and those
+/// of all users together who are offered nothing.
 pub const XDP_CONNECTIONS_PER_USER: usize = 8;
 /// Connections of all users.
 pub const XDP_CONNECTIONS_MAX: usize = 128;

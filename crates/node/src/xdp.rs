@@ -17,6 +17,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use causeway_xdp::lease::{self, Message};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, accept_with, bind, listen, sockopt};
 
@@ -71,9 +72,17 @@ pub fn begin(offers: &[Offer]) -> Result<(), String> {
     if offers.is_empty() {
         return Ok(());
     }
+    let listener = match listen_for_processes() {
+        Ok(listener) => listener,
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            // Anybody may take the name, and is to keep nobody from being served.
+            let who = who_listens();
+            tracing::error!("no socket of AF_XDP is lent: {who} has the daemon's name");
+            return Ok(());
+        }
+        Err(error) => return Err(format!("cannot listen for processes that ask: {error}")),
+    };
     let lender = Arc::new(Lender::new(offers)?);
-    let listener = listen_for_processes()
-        .map_err(|error| format!("cannot listen for processes that ask: {error}"))?;
     let thread = std::thread::Builder::new().name(THREAD.into());
     let spawned = thread.spawn(move || accept_all(&lender, &listener));
     spawned.map(drop).map_err(|error| error.to_string())
@@ -86,13 +95,26 @@ fn listen_for_processes() -> std::io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// How many connections each user has.
+/// Who has the name, in words.
+fn who_listens() -> String {
+    let ask = || -> std::io::Result<_> {
+        let socket = lease::socket()?;
+        rustix::net::connect(&socket, &lease::address()?)?;
+        Ok(sockopt::socket_peercred(&socket)?)
+    };
+    ask().map_or("another process".to_owned(), |process| {
+        let (pid, uid) = (process.pid.as_raw_pid(), process.uid.as_raw());
+        format!("process {pid} of user {uid}")
+    })
+}
+
+/// How many connections each user has; `None` stands for all those who are offered nothing.
 #[derive(Default)]
-struct Connections(Mutex<HashMap<u32, usize>>);
+struct Connections(Mutex<HashMap<Option<u32>, usize>>);
 
 impl Connections {
     /// Counts another one, if there may be one.
-    fn enter(&self, uid: u32) -> bool {
+    fn enter(&self, uid: Option<u32>) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = counts.values().sum();
         let own = counts.get(&uid).copied().unwrap_or(0);
@@ -103,7 +125,7 @@ impl Connections {
         true
     }
 
-    fn leave(&self, uid: u32) {
+    fn leave(&self, uid: Option<u32>) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&uid) {
             *count -= 1;
@@ -132,17 +154,18 @@ fn accept_all(lender: &Arc<Lender>, listener: &OwnedFd) {
             continue;
         };
         let (uid, pid) = (process.uid.as_raw(), process.pid.as_raw_pid());
-        if !connections.enter(uid) {
+        let user = Some(uid).filter(|uid| lender.offers_to(*uid));
+        if !connections.enter(user) {
             continue;
         }
         let (lender, ours) = (Arc::clone(lender), Arc::clone(&connections));
         let thread = std::thread::Builder::new().name(THREAD.into());
         let spawned = thread.spawn(move || {
             serve(&lender, &socket, (uid, pid));
-            ours.leave(uid);
+            ours.leave(user);
         });
         if spawned.is_err() {
-            connections.leave(uid);
+            connections.leave(user);
         }
     }
 }
@@ -178,20 +201,36 @@ fn serve(lender: &Lender, socket: &OwnedFd, (uid, pid): (u32, i32)) {
     }
 }
 
-/// Answers what the process asks, until it ends.
+/// Answers what the process asks, until it ends, and steers what is for new addresses.
 fn resolve_all(lease: &mut lender::Lease<'_>, socket: &OwnedFd) {
-    if sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, None).is_err() {
-        return;
-    }
-    while let Ok(Some((Message::Resolve(way), _))) = lease::receive(socket, RecvFlags::empty()) {
-        let answer = Message::Resolved(way, lease.resolve(way));
-        let flags = SendFlags::DONTWAIT;
-        match lease::send(socket.as_fd(), &answer, &[], flags) {
-            Ok(()) => {}
-            // One that does not listen learns nothing.
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+    loop {
+        let news = lease.address_news();
+        let mut fds = [socket.as_fd(), news].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
             Err(_) => return,
         }
+        let [asked, changed] = fds.map(|fd| !fd.revents().is_empty());
+        if changed {
+            lease.follow_addresses();
+        }
+        if asked && !resolve_next(lease, socket) {
+            return;
+        }
+    }
+}
+
+/// Answers one question; false if the process has ended.
+fn resolve_next(lease: &mut lender::Lease<'_>, socket: &OwnedFd) -> bool {
+    let Ok(Some((Message::Resolve(way), _))) = lease::receive(socket, RecvFlags::DONTWAIT) else {
+        return false;
+    };
+    let answer = Message::Resolved(way, lease.resolve(way));
+    match lease::send(socket.as_fd(), &answer, &[], SendFlags::DONTWAIT) {
+        Ok(()) => true,
+        // One that does not listen learns nothing.
+        Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
     }
 }
 
@@ -225,13 +264,17 @@ mod tests {
     #[test]
     fn a_user_gets_so_many_connections_and_no_more() {
         let connections = Connections::default();
-        let entered = (0..20).filter(|_| connections.enter(1)).count();
+        let entered = (0..20).filter(|_| connections.enter(Some(1))).count();
         assert_eq!(entered, XDP_CONNECTIONS_PER_USER);
-        assert!(connections.enter(2));
-        connections.leave(1);
-        assert!(connections.enter(1));
-        assert!(!connections.enter(1));
-        let others = (3..200).filter(|uid| connections.enter(*uid)).count();
-        assert_eq!(others, XDP_CONNECTIONS_MAX - XDP_CONNECTIONS_PER_USER - 1);
+        assert!(connections.enter(Some(2)));
+        connections.leave(Some(1));
+        assert!(connections.enter(Some(1)));
+        assert!(!connections.enter(Some(1)));
+        // All those who are offered nothing count as one.
+        let nobodys = (0..20).filter(|_| connections.enter(None)).count();
+        assert_eq!(nobodys, XDP_CONNECTIONS_PER_USER);
+        let others = (3..200).filter(|uid| connections.enter(Some(*uid))).count();
+        let before = 2 * XDP_CONNECTIONS_PER_USER + 1;
+        assert_eq!(others, XDP_CONNECTIONS_MAX - before);
     }
 }

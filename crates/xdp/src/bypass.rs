@@ -68,9 +68,9 @@ pub struct Bypass {
     port: u16,
     ifindex: u32,
     peers: Vec<Option<Peer>>,
-    /// The clock at the last look for answers; whether one is expected.
+    /// The clock at the last look for answers; how many are expected.
     heard: u64,
-    unanswered: bool,
+    unanswered: u32,
     /// When that clock shows this, datagrams may travel this way again.
     held_until: u64,
     /// Looks in a row that have found nothing.
@@ -136,7 +136,7 @@ impl Bypass {
             ifindex,
             peers: Vec::new(),
             heard: 0,
-            unanswered: false,
+            unanswered: 0,
             held_until: 0,
             quiet: 0,
             sent: 0,
@@ -243,7 +243,7 @@ impl Bypass {
             self.ask(Way { src, dst });
             return false;
         }
-        if self.unanswered && self.heard != now {
+        if self.unanswered > 0 && self.heard != now {
             self.heard = now;
             self.hear();
         }
@@ -258,7 +258,7 @@ impl Bypass {
         };
         let flags = SendFlags::DONTWAIT;
         match lease::send(open.lease.as_fd(), &Message::Resolve(way), &[], flags) {
-            Ok(()) => self.unanswered = true,
+            Ok(()) => self.unanswered += 1,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => self.lose(&ended(&error)),
         }
@@ -278,7 +278,7 @@ impl Bypass {
     }
 
     fn resolved(&mut self, way: Way, macs: Option<Macs>) {
-        self.unanswered = false;
+        self.unanswered = self.unanswered.saturating_sub(1);
         let (port, now) = (self.port, now());
         for peer in self.peers.iter_mut().flatten() {
             if (peer.src, peer.dst.ip()) != (way.src, way.dst) {

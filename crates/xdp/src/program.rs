@@ -123,12 +123,15 @@ impl Code {
         self.push(op(0x2d, dst, src, 0, 0));
     }
 
-    /// Passes it on if there are fewer than `len` bytes, or more than fit a short datagram with
-    /// headers of so many.
-    fn pass_unless_of(&mut self, headers: i32) {
+    /// Passes it on if there are fewer bytes than headers.
+    fn pass_without(&mut self, headers: i32) {
         self.copy(R4, R2);
         self.add(R4, headers);
         self.pass_if_greater(R4, R3);
+    }
+
+    /// Passes it on if there are more bytes than a short datagram with such headers has.
+    fn pass_if_long(&mut self, headers: i32) {
         self.copy(R4, R2);
         self.add(R4, headers + PAYLOAD_MAX as i32);
         self.pass_if_greater(R3, R4);
@@ -161,6 +164,9 @@ fn be(value: u16) -> i32 {
 const TYPE_AT: i16 = 12;
 /// The packet.
 const IP_AT: i16 = 14;
+/// Bytes of all headers (Ethernet, IP without options, UDP).
+const IPV4_HEADERS: i32 = 14 + 20 + 8;
+const IPV6_HEADERS: i32 = 14 + 40 + 8;
 
 /// The instructions: `steered` has the keys, `sockets` a socket for each queue.
 #[must_use]
@@ -170,7 +176,7 @@ pub fn instructions(steered: &Map, sockets: &Map) -> Vec<u64> {
     // Where the frame begins and ends (`struct xdp_md`).
     code.load(Size::W, R2, (R6, 0));
     code.load(Size::W, R3, (R6, 4));
-    code.pass_unless_of(14 + 20 + 8);
+    code.pass_without(IPV4_HEADERS);
     code.load(Size::H, R5, (R2, TYPE_AT));
     let v6 = code.jump_if(R5, be(0x86dd));
     code.pass_unless(R5, be(0x0800));
@@ -202,6 +208,7 @@ pub fn instructions(steered: &Map, sockets: &Map) -> Vec<u64> {
 
 /// Writes the address of an IPv4 packet into the key, and leaves the port in r5.
 fn ipv4(code: &mut Code) {
+    code.pass_if_long(IPV4_HEADERS);
     code.load(Size::B, R5, (R2, IP_AT));
     code.pass_unless(R5, 0x45);
     // No fragment: neither an offset nor more to follow.
@@ -220,7 +227,8 @@ fn ipv4(code: &mut Code) {
 
 /// The same of an IPv6 packet.
 fn ipv6(code: &mut Code) {
-    code.pass_unless_of(14 + 40 + 8);
+    code.pass_without(IPV6_HEADERS);
+    code.pass_if_long(IPV6_HEADERS);
     code.load(Size::B, R5, (R2, IP_AT + 6));
     code.pass_unless(R5, 17);
     for word in (0..16).step_by(4) {
@@ -256,6 +264,16 @@ mod tests {
         // *(u32 *)(r10 - 24) = r5
         let store = op(0x63, STACK, R5, KEY, 0).to_le_bytes();
         assert_eq!(store, [0x63, 0x5a, 0xe8, 0xff, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_kernel_finds_the_program_safe() {
+        let load = || load(&Map::hash(KEY_LEN, 16)?, &Map::sockets(16)?);
+        match load() {
+            Ok(_) => {}
+            // Loading it takes privileges. Of what is not safe the kernel says EACCES or EINVAL.
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM)),
+        }
     }
 
     #[test]

@@ -5,15 +5,24 @@ use super::Finding;
 /// The setting, as `causeway run --port` makes it.
 const VARIABLE: &str = "CAUSEWAY_PORT";
 
-/// The daemon is asked whether it would lend this user a socket. Nobody who has not asked for one
-/// misses anything.
+const TOPIC: &str = "AF_XDP";
+
+/// The daemon is asked whether it would lend this user a socket, if the user asks for one: nobody
+/// else misses anything, nor is to wait for an answer.
 pub fn bypass() -> Vec<Finding> {
-    let is_wanted = std::env::var_os(VARIABLE).is_some_and(|value| value == "xdp");
-    vec![judge(causeway_xdp::look(), is_wanted)]
+    let setting = std::env::var_os(VARIABLE);
+    let is_wanted = setting.is_some_and(|value| value == "xdp");
+    vec![examine(is_wanted, causeway_xdp::look)]
 }
 
-fn judge(found: Result<(u32, u32), String>, is_wanted: bool) -> Finding {
-    const TOPIC: &str = "AF_XDP";
+fn examine(is_wanted: bool, look: impl FnOnce() -> Result<(u32, u32), String>) -> Finding {
+    match is_wanted {
+        true => judge(look()),
+        false => Finding::ok(TOPIC, "not asked for (causeway run --port xdp)".to_owned()),
+    }
+}
+
+fn judge(found: Result<(u32, u32), String>) -> Finding {
     match found {
         Ok((ifindex, queue)) => Finding::ok(
             TOPIC,
@@ -22,10 +31,7 @@ fn judge(found: Result<(u32, u32), String>, is_wanted: bool) -> Finding {
                  --port xdp (experimental)"
             ),
         ),
-        Err(reason) if is_wanted => {
-            Finding::warn(TOPIC, format!("{reason}: short datagrams travel by UDP"))
-        }
-        Err(reason) => Finding::ok(TOPIC, format!("not asked for; {reason}")),
+        Err(reason) => Finding::warn(TOPIC, format!("{reason}: short datagrams travel by UDP")),
     }
 }
 
@@ -37,12 +43,13 @@ mod tests {
     #[test]
     fn a_refusal_matters_to_who_has_asked() {
         let refused = || Err("all queues are taken".to_owned());
-        let warned = judge(refused(), true);
+        let warned = examine(true, refused);
         assert_eq!(warned.verdict, Verdict::Warn);
         assert!(warned.text.contains("all queues are taken"));
-        assert_eq!(judge(refused(), false).verdict, Verdict::Ok);
-        let lent = judge(Ok((3, 1)), true);
+        let lent = examine(true, || Ok((3, 1)));
         assert_eq!(lent.verdict, Verdict::Ok);
         assert!(lent.text.contains("queue 1 of interface 3"));
+        let unwanted = examine(false, || panic!("nobody is to be asked"));
+        assert_eq!(unwanted.verdict, Verdict::Ok);
     }
 }

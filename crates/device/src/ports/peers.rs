@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use causeway_netio::Connected;
+use causeway_netio::{Connected, Room};
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
 
@@ -15,24 +15,74 @@ use event::Source;
 /// are at most: the rest is the program's.
 const DESCRIPTORS_SHARE: u64 = 16;
 
-/// Further sockets of this process.
-static FURTHER: AtomicUsize = AtomicUsize::new(0);
+/// Further sockets of a process: its number, and how many ([`Count`]). A child made by fork(2)
+/// begins with none.
+static FURTHER: AtomicU64 = AtomicU64::new(0);
+
+/// How many a process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Count {
+    process: u32,
+    further: u32,
+}
+
+impl Count {
+    fn of(word: u64) -> Count {
+        Count {
+            process: (word >> 32) as u32,
+            further: word as u32,
+        }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.process) << 32 | u64::from(self.further)
+    }
+
+    /// What it is for a process: another's is not its own.
+    fn seen_by(self, process: u32) -> Count {
+        match self.process == process {
+            true => self,
+            false => Count {
+                process,
+                further: 0,
+            },
+        }
+    }
+
+    /// One more, unless there are as many as there may be.
+    fn one_more(self, most: u64) -> Option<Count> {
+        let further = self.further.checked_add(1)?;
+        (u64::from(further) <= most).then_some(Count { further, ..self })
+    }
+
+    fn fewer(self, by: u32) -> Count {
+        let further = self.further.saturating_sub(by);
+        Count { further, ..self }
+    }
+}
 
 /// How many of them there may be where so many descriptors may be open.
-fn most(descriptors: Option<u64>) -> usize {
-    descriptors.map_or(usize::MAX, |most| {
-        usize::try_from(most / DESCRIPTORS_SHARE).unwrap_or(usize::MAX)
-    })
+fn most(descriptors: Option<u64>) -> u64 {
+    descriptors.map_or(u64::MAX, |most| most / DESCRIPTORS_SHARE)
+}
+
+/// Changes the count, if it may be.
+fn count(change: impl Fn(Count) -> Option<Count>) -> bool {
+    let process = std::process::id();
+    let next = |word| change(Count::of(word).seen_by(process)).map(Count::word);
+    let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+    FURTHER.fetch_update(set, fetch, next).is_ok()
 }
 
 /// Counts one more, unless there are too many.
-fn take_descriptor() -> io::Result<()> {
+fn take_descriptor() -> bool {
     let most = most(getrlimit(Resource::Nofile).current);
-    let another = |count: usize| (count < most).then_some(count + 1);
-    let taken = FURTHER.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another);
-    taken
-        .map(drop)
-        .map_err(|_| io::ErrorKind::QuotaExceeded.into())
+    count(|now| now.one_more(most))
+}
+
+/// There are so many fewer.
+fn give_descriptors(further: u32) {
+    count(|now| Some(now.fewer(further)));
 }
 
 impl Ports {
@@ -49,7 +99,7 @@ impl Ports {
     }
 
     /// A socket of the first port's for what is sent from one address to another, if there is one,
-    /// or one more can be made.
+    /// or one can be made.
     pub fn open_connected(&mut self, src: IpAddr, dst: SocketAddr) -> Option<Connected> {
         let port = &mut self.slots.get_mut(self.first?)?.as_mut()?.port;
         let opened = port.open_connected(src, dst);
@@ -61,13 +111,20 @@ impl Ports {
     /// The same, or else that of the peer that has been silent for longest.
     pub fn claim_connected(&mut self, src: IpAddr, dst: SocketAddr) -> Option<Connected> {
         let opened = self.open_connected(src, dst);
-        opened.or_else(|| {
-            self.slots
-                .get_mut(self.first?)?
-                .as_mut()?
-                .port
-                .take_over(src, dst)
-        })
+        let opened = opened.or_else(|| {
+            let port = &mut self.slots.get_mut(self.first?)?.as_mut()?.port;
+            port.take_over(src, dst)
+        });
+        // The peers of another address of this host may all be silent, since it is gone.
+        let opened = opened.or_else(|| self.open_in_room(src, dst, Room::Silent));
+        self.note_peers();
+        opened
+    }
+
+    /// Whether a look at the sockets for single peers of the first port may find something.
+    pub fn may_have_connected(&self) -> bool {
+        let first = self.first.and_then(|rank| self.get(rank));
+        first.is_some_and(causeway_netio::UdpPort::may_have_connected)
     }
 
     /// Takes it back; of any port.
@@ -91,16 +148,37 @@ impl Ports {
     }
 
     fn open_further(&mut self, src: IpAddr, dst: SocketAddr) -> Option<Connected> {
+        let before = self.further;
+        if take_descriptor() {
+            let opened = self.open_in_room(src, dst, Room::Another);
+            // It may have been replaced, or not made.
+            if self.further == before {
+                give_descriptors(1);
+            }
+            return opened;
+        }
+        self.open_in_room(src, dst, Room::Unused)
+    }
+
+    /// By a further socket, which has been counted already if it is one more.
+    fn open_in_room(&mut self, src: IpAddr, dst: SocketAddr, room: Room) -> Option<Connected> {
         let rank = self.first?;
         self.watch_first().ok()?;
         let port = &mut self.slots.get_mut(rank)?.as_mut()?.port;
         let (epoll, descriptors, further) = (&self.watch, &self.descriptors, &mut self.further);
-        port.open_further(src, dst, |fd, at| {
-            take_descriptor()?;
-            *further += 1;
-            descriptors.add_one_of_many(fd);
-            let socket = Some(at);
-            event::watch(epoll, fd, Source { rank, socket })
+        port.open_further(src, dst, room, |made| {
+            let socket = Some(made.index);
+            event::watch(epoll, made.fd, Source { rank, socket })?;
+            match made.replaced {
+                Some(former) => {
+                    // A child made by fork(2) may keep it open.
+                    let _ = epoll::delete(epoll, former);
+                    descriptors.forget_one_of_many(former);
+                }
+                None => *further += 1,
+            }
+            descriptors.add_one_of_many(made.fd);
+            Ok(())
         })
     }
 
@@ -135,7 +213,7 @@ impl Ports {
 
 impl Drop for Ports {
     fn drop(&mut self) {
-        FURTHER.fetch_sub(self.further, Ordering::Relaxed);
+        give_descriptors(self.further);
     }
 }
 
@@ -187,6 +265,17 @@ mod tests {
         found
     }
 
+    /// What has come to the sockets that are looked at one after the other.
+    fn alone(ports: &mut Ports) -> Vec<(SocketAddr, Vec<u8>)> {
+        let mut found = Vec::new();
+        let (_, port) = ports.first().unwrap();
+        let take = |from: SocketAddr, _: Option<IpAddr>, all: Together<'_>| {
+            found.extend(all.datagrams.map(|one| (from, one.to_vec())));
+        };
+        port.recv_connected(false, take).unwrap();
+        found
+    }
+
     #[test]
     fn many_peers_are_watched_together_and_keep_their_sockets_in_another_engine() {
         let (mut ports, own) = with_first();
@@ -235,8 +324,48 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_is_gone_leaves_its_sockets_to_another() {
+        let (mut ports, own) = with_first();
+        let [gone, ip] = [2, 1].map(|n| IpAddr::from([127, 0, 0, n]));
+        let peers: Vec<_> = (0..64).map(|_| UdpPort::bind(0).unwrap()).collect();
+        let at = |ip, peer: &UdpPort| SocketAddr::new(ip, peer.port());
+        let open = |peer| ports.open_connected(gone, at(gone, peer));
+        let sockets: Vec<_> = peers.iter().map_while(open).collect();
+        let (further, known) = (ports.further, ports.descriptors.count_of_many());
+        assert!(further > 0 && known == further as usize);
+        sockets
+            .iter()
+            .for_each(|socket| ports.close_connected(0, *socket));
+        for (n, peer) in (0..further as u8).zip(&peers) {
+            assert!(ports.open_connected(ip, at(ip, peer)).is_some());
+            peer.send(own, Some(IP), &[n], None, false).unwrap();
+            let found = if ports.is_crowded() {
+                watched(&mut ports)
+            } else {
+                alone(&mut ports)
+            };
+            assert_eq!(found, [(at(ip, peer), vec![n])]);
+        }
+        assert_eq!(ports.descriptors.count_of_many(), known);
+        assert!(ports.further == further && ports.descriptors.are_intact());
+    }
+
+    #[test]
+    fn a_child_counts_its_own() {
+        let mut parents = Count::of(0).seen_by(7);
+        for _ in 0..3 {
+            parents = Count::of(parents.word()).one_more(3).unwrap();
+        }
+        assert_eq!(parents.one_more(3), None);
+        assert_eq!(Count::of(parents.word()).seen_by(7).further, 3);
+        let childs = Count::of(parents.word()).seen_by(8);
+        assert_eq!(childs.one_more(3).map(|count| count.further), Some(1));
+        assert_eq!(childs.fewer(3).further, 0);
+    }
+
+    #[test]
     fn most_descriptors_are_the_programs() {
         assert_eq!((most(Some(256)), most(Some(1024))), (16, 64));
-        assert_eq!((most(Some(0)), most(None)), (0, usize::MAX));
+        assert_eq!((most(Some(0)), most(None)), (0, u64::MAX));
     }
 }

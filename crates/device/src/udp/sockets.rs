@@ -25,7 +25,7 @@ impl UdpWire {
         if self.ports.is_first(link.rank) {
             let open = |src| self.ports.open_connected(src, link.dst);
             link.socket = link.src.and_then(open);
-            self.connected_links = self.ports.connected_users();
+            self.note_connected();
         } else {
             self.beyond += 1;
         }
@@ -40,8 +40,14 @@ impl UdpWire {
         }
         if let Some(socket) = link.socket.take() {
             self.ports.close_connected(link.rank, socket);
-            self.connected_links = self.ports.connected_users();
+            self.note_connected();
         }
+    }
+
+    /// Sockets for single peers have been opened or closed.
+    fn note_connected(&mut self) {
+        self.connected_links = self.ports.connected_users();
+        self.looks_at_connected = self.ports.may_have_connected();
     }
 
     /// A connection's peer gets its part of the buffer that it sends to.
@@ -66,7 +72,7 @@ impl UdpWire {
         if link.unserved.is_multiple_of(CLAIM_EVERY) && self.ports.is_first(link.rank) {
             let claim = |src| self.ports.claim_connected(src, link.dst);
             link.socket = link.src.and_then(claim);
-            self.connected_links = self.ports.connected_users();
+            self.note_connected();
         }
     }
 
@@ -96,7 +102,7 @@ impl UdpWire {
         let crowded = self.ports.is_crowded();
         let watched = crowded || (everywhere && self.ports.watches_first());
         let mut received = Received::default();
-        if (everywhere || self.connected_links > 0)
+        if (everywhere || self.looks_at_connected)
             && !watched
             && let Some((rank, first)) = self.ports.first()
         {

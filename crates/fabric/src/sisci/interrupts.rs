@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use causeway_shm::Life;
 
 use super::Sisci;
-use super::registry::{KeptInterrupt, KeptInterruptConnection, Lendable};
+use super::registry::{KeptInterrupt, KeptInterruptConnection};
 use super::segments::{Connection, forgiving};
 use crate::error::{Error, Result};
 use crate::guest;
@@ -145,6 +145,7 @@ impl Sisci {
             let outcome = SisciStub(control).disconnect_interrupt(&request, &[]);
             forgiving(outcome.map(drop))?;
             registry.interrupt_connections.remove(&connection);
+            registry.lendable.forget_all(connection);
             Ok(())
         })
     }
@@ -179,7 +180,7 @@ impl Sisci {
                     });
                     // A guest has no descriptors that another broker could hand on.
                     if !control.is_in_guest() {
-                        registry.keep_lendable(handle, name, Lendable::of(&memory, &bell));
+                        registry.lendable.keep(handle, name, &memory, &bell);
                     }
                 }
                 let life = Life {

@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use causeway_owned::Owned;
-use causeway_shm::interrupt::was_taken;
-
+use super::lendable::LendableCells;
 use crate::control::{Control, RawEvent};
 use crate::error::{Error, Result};
 use crate::remoting::{Malformed, decode_body};
@@ -128,9 +126,6 @@ pub(super) struct KeptInterrupt {
 pub(super) struct KeptInterruptConnection {
     pub(super) request: ConnectInterruptRequest,
     pub(super) cells: BTreeMap<u64, u32>,
-    /// Cells that the interrupt's owner may not have taken: a broker that ends takes the owner's
-    /// end with it, and the next one has it from here.
-    pub(super) lendable: BTreeMap<u64, Lendable>,
     /// It has lost all that it was connected to: no broker need hear of it again.
     pub(super) ended: bool,
 }
@@ -141,34 +136,8 @@ impl KeptInterruptConnection {
         KeptInterruptConnection {
             request,
             cells: BTreeMap::new(),
-            lendable: BTreeMap::new(),
             ended: false,
         }
-    }
-}
-
-/// The descriptors of a cell.
-#[derive(Debug)]
-pub(super) struct Lendable {
-    memory: Owned,
-    bell: Owned,
-}
-
-impl Lendable {
-    /// `None` if there is no room for more descriptors.
-    pub(super) fn of(memory: &OwnedFd, bell: &OwnedFd) -> Option<Lendable> {
-        let copy = |fd: &OwnedFd| Some(Owned::new(fd.try_clone().ok()?, "an interrupt's cell"));
-        Some(Lendable {
-            memory: copy(memory)?,
-            bell: copy(bell)?,
-        })
-    }
-
-    /// Memory and eventfd; `None` once the owner has taken the cell, or the program has closed
-    /// them.
-    fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
-        let both = [self.memory.check().ok()?, self.bell.check().ok()?];
-        (!was_taken(both[0])).then_some(both)
     }
 }
 
@@ -182,6 +151,8 @@ pub struct Registry {
     pub(super) connections: BTreeMap<u32, KeptConnection>,
     pub(super) interrupts: BTreeMap<u32, KeptInterrupt>,
     pub(super) interrupt_connections: BTreeMap<u32, KeptInterruptConnection>,
+    /// Cells of those that another broker can have from here.
+    pub(super) lendable: LendableCells,
     events: VecDeque<Event>,
 }
 
@@ -292,7 +263,7 @@ impl Registry {
                 cells: bonds(&kept.cells),
             };
             match SisciStub(control).restore_interrupt_connection(&request, &[]) {
-                Ok(_) => lend_cells(control, connection, kept)?,
+                Ok(_) => lend_cells(control, connection, &self.lendable)?,
                 Err(Error::Refused { .. }) => lost.push(connection),
                 Err(error) => return Err(error),
             }
@@ -302,7 +273,7 @@ impl Registry {
                 continue;
             };
             kept.ended = true;
-            kept.lendable.clear();
+            self.lendable.forget_all(connection);
             for cell in std::mem::take(&mut kept.cells).into_keys() {
                 self.events.push_back(Event::RemoteInterrupt {
                     connection,
@@ -373,7 +344,7 @@ impl Registry {
             };
             if gone {
                 kept.cells.remove(&cell);
-                kept.lendable.remove(&cell);
+                self.lendable.forget(handle, cell);
                 kept.ended |= kept.cells.is_empty();
             }
         }
@@ -392,16 +363,6 @@ impl Registry {
         });
     }
 
-    /// Keeps a cell's descriptors for as long as its owner may not have taken them, and no longer.
-    pub(super) fn keep_lendable(&mut self, connection: u32, cell: u64, fds: Option<Lendable>) {
-        for kept in self.interrupt_connections.values_mut() {
-            kept.lendable.retain(|_, fds| fds.descriptors().is_some());
-        }
-        if let (Some(kept), Some(fds)) = (self.interrupt_connections.get_mut(&connection), fds) {
-            kept.lendable.insert(cell, fds);
-        }
-    }
-
     /// Notes that a segment has another life.
     pub(super) fn set_life(&mut self, segment: u32, life: LifeBody) {
         if let Some(kept) = self.segments.get_mut(&segment) {
@@ -412,15 +373,8 @@ impl Registry {
 
 /// Lends the cells that the interrupt's owner may not have. A broker that does not know how to take
 /// them refuses.
-fn lend_cells(
-    control: &mut Control,
-    connection: u32,
-    kept: &KeptInterruptConnection,
-) -> Result<()> {
-    for (&cell, fds) in &kept.lendable {
-        let Some(fds) = fds.descriptors() else {
-            continue;
-        };
+fn lend_cells(control: &mut Control, connection: u32, lendable: &LendableCells) -> Result<()> {
+    for (cell, fds) in lendable.of(connection) {
         let request = LendCellRequest { connection, cell };
         match SisciStub(control).lend_cell(&request, &fds) {
             Ok(_) | Err(Error::Refused { .. }) => {}

@@ -68,8 +68,8 @@ impl UdpPort {
         Ok(Received { datagrams, more })
     }
 
-    /// As [`UdpPort::recv_together`], from the sockets that are for one peer each: those in use, or
-    /// `all`.
+    /// As [`UdpPort::recv_together`], from the sockets that are for one peer each: those in use,
+    /// and those that were and may hold something; or `all`.
     ///
     /// # Errors
     /// As [`UdpPort::recv`].
@@ -84,7 +84,28 @@ impl UdpPort {
             received = received.and(self.recv_from(index, &mut f)?);
             nth += 1;
         }
+        if !all && self.connected.has_left() {
+            received = received.and(self.recv_left(&mut f));
+        }
         Ok(received)
+    }
+
+    /// As [`UdpPort::recv_together`], from the sockets that lead nowhere now and may hold what came
+    /// before: until they hold nothing.
+    #[cold]
+    fn recv_left(
+        &mut self,
+        f: &mut impl FnMut(SocketAddr, Option<IpAddr>, Together<'_>),
+    ) -> Received {
+        let mut received = Received::default();
+        for index in self.connected.take_left() {
+            let found = self.recv_from(index, f).unwrap_or_default();
+            if found.datagrams > 0 {
+                self.connected.keep_left(index);
+            }
+            received = received.and(found);
+        }
+        received
     }
 
     /// As [`UdpPort::recv_together`], from the socket for one peer with this index.

@@ -9,7 +9,7 @@ use socket2::Socket;
 
 use super::{UdpPort, own_class, prepare_socket};
 use crate::bypass::PortBypass;
-use crate::connected::{Connected, ConnectedSocket, ConnectedSockets};
+use crate::connected::{Connected, ConnectedSocket, ConnectedSockets, Further, Room};
 use crate::message::{self, Marked};
 use crate::options;
 use crate::received::{Received, Together};
@@ -26,7 +26,7 @@ impl UdpPort {
 
     /// The descriptors of those sockets, in the order of [`Connected::index`], for waiting: what
     /// comes to them is received by [`UdpPort::recv_connected`]. Those there are from the beginning
-    /// stay, and others may follow ([`UdpPort::open_further`]).
+    /// stay, and others may follow or be replaced ([`UdpPort::open_further`]).
     pub fn connected_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.connected.iter().map(ConnectedSocket::fd)
     }
@@ -55,17 +55,19 @@ impl UdpPort {
         self.tell_bypass(opened, (src, dst))
     }
 
-    /// As [`UdpPort::open_connected`], by a socket more, up to a limit. `watch` is told of its
-    /// descriptor and its index before anything can come, and may refuse.
+    /// As [`UdpPort::open_connected`], by a socket that is made now: one more, up to a limit, or in
+    /// place of another. `watch` is told of it before anything can come, and may refuse.
     pub fn open_further(
         &mut self,
         src: IpAddr,
         dst: SocketAddr,
-        watch: impl FnOnce(BorrowedFd<'_>, usize) -> io::Result<()>,
+        room: Room,
+        watch: impl FnOnce(Further<'_>) -> io::Result<()>,
     ) -> Option<Connected> {
         let set_up = set_up(src, self.ecn);
         let main = (&*self.socket, self.port);
-        let opened = self.connected.open_further(main, (src, dst), set_up, watch);
+        let connected = &mut self.connected;
+        let opened = connected.open_further(main, (src, dst), room, set_up, watch);
         self.tell_bypass(opened, (src, dst))
     }
 
@@ -84,7 +86,13 @@ impl UdpPort {
         self.connected.get(socket).is_some()
     }
 
-    /// Takes back what opened a socket.
+    /// Whether [`UdpPort::recv_connected`] may find something in those that are open, or were.
+    #[must_use]
+    pub fn may_have_connected(&self) -> bool {
+        self.connected.may_hold_something()
+    }
+
+    /// Takes back what opened a socket. What its peer sends from now on comes to the port's own.
     pub fn close_connected(&mut self, socket: Connected) {
         self.connected.close(socket);
     }
@@ -188,6 +196,14 @@ impl UdpPort {
             return (Received::default(), true);
         };
         let due = waits || bypass.are_sockets_due();
+        let connected = &mut self.connected;
+        let mut f = |from, to: Option<IpAddr>, all: Together<'_>| {
+            // Its socket is in use, though little comes by that.
+            if let Some(to) = to {
+                connected.note_receive_of(to, from);
+            }
+            f(from, to, all);
+        };
         (bypass.receive(waits, &mut f), due)
     }
 

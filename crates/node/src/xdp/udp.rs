@@ -7,10 +7,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use causeway_identity::Slot;
 use rustix::net::{AddressFamily, SocketType, getsockname, ipproto, sockopt};
 
+/// Why such a socket proves nothing: another one may have the port on other interfaces.
+const BOUND_TO_A_DEVICE: &str = "the port is bound to one interface alone (SO_BINDTODEVICE)";
+
 /// A socket that is bound to a port of Causeway's on all addresses of a family, or of both. It
 /// keeps the port from everybody else.
 pub(super) struct Shown {
-    _socket: OwnedFd,
+    socket: OwnedFd,
     port: u16,
     v4: bool,
     v6: bool,
@@ -40,11 +43,14 @@ impl Shown {
         if !name.ip().is_unspecified() {
             return Err(format!("the port is bound to {} alone", name.ip()));
         }
+        if device(&socket).map_err(unclear)?.is_some() {
+            return Err(BOUND_TO_A_DEVICE.to_owned());
+        }
         let domain = sockopt::socket_domain(&socket).map_err(|e| unclear(e.into()))?;
         let v6 = domain == AddressFamily::INET6;
         let alone = v6 && sockopt::ipv6_v6only(&socket).map_err(|e| unclear(e.into()))?;
         Ok(Shown {
-            _socket: socket,
+            socket,
             port,
             v4: !alone,
             v6,
@@ -56,30 +62,45 @@ impl Shown {
         self.port
     }
 
-    /// Whether what is sent to the port at an address of this host is for this socket.
+    /// Whether what is sent to the port at an address of this host is for this socket. The process
+    /// may have bound it to an interface since.
     pub fn is_bound_to(&self, address: IpAddr) -> bool {
-        if address.is_ipv4() { self.v4 } else { self.v6 }
+        let bound = if address.is_ipv4() { self.v4 } else { self.v6 };
+        bound && matches!(device(&self.socket), Ok(None))
+    }
+}
+
+/// The number of the interface that a socket is bound to (`SO_BINDTOIFINDEX`, Linux 5.0), if it is.
+fn device(socket: &OwnedFd) -> io::Result<Option<u32>> {
+    let number: u32 = option(socket, libc::SO_BINDTOIFINDEX, 0)?;
+    Ok(Some(number).filter(|number| *number > 0))
+}
+
+/// A socket's option at the level of sockets.
+fn option<T>(socket: &OwnedFd, name: libc::c_int, mut value: T) -> io::Result<T>
+where
+    T: Copy + Into<u64>,
+{
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `value`, an integer; both outlive the call.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    match done {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
 /// Names a socket's network namespace (`SO_NETNS_COOKIE`, Linux 5.14).
 fn namespace(socket: &OwnedFd) -> io::Result<u64> {
-    let mut cookie = 0_u64;
-    let mut len = size_of_val(&cookie) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `cookie`; both outlive the call.
-    let done = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut len,
-        )
-    };
-    match done {
-        0 => Ok(cookie),
-        _ => Err(io::Error::last_os_error()),
-    }
+    option(socket, libc::SO_NETNS_COOKIE, 0)
 }
 
 fn own_namespace() -> io::Result<u64> {
@@ -118,6 +139,32 @@ mod tests {
         assert!(!shown.is_bound_to("fd83::1".parse().unwrap()));
         // It stays bound.
         assert!(UdpSocket::bind(("0.0.0.0", port)).is_err());
+    }
+
+    /// Binds a socket to the loopback interface, which takes no privileges (Linux 5.7).
+    fn bind_to_loopback(socket: &UdpSocket) {
+        let (name, len) = (c"lo", c"lo".to_bytes_with_nul().len());
+        // SAFETY: the name has that many bytes, and lives across the call.
+        let done = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_BINDTODEVICE,
+                name.as_ptr().cast(),
+                len as libc::socklen_t,
+            )
+        };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    }
+
+    #[test]
+    fn a_port_on_one_interface_is_refused_and_given_up() {
+        let socket = bound("0.0.0.0");
+        let shown = Shown::new(socket.try_clone().unwrap().into()).unwrap();
+        assert!(shown.is_bound_to([10, 0, 0, 1].into()));
+        bind_to_loopback(&socket);
+        assert!(!shown.is_bound_to([10, 0, 0, 1].into()));
+        assert_eq!(refusal(socket), BOUND_TO_A_DEVICE);
     }
 
     #[test]

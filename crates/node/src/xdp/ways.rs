@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use causeway_xdp::frame::Mac;
 use causeway_xdp::lease::{Macs, Way};
@@ -17,6 +18,39 @@ use netlink_sys::{Socket, SocketAddr};
 
 /// Longest answer about one route, neighbour or link.
 const ANSWER_MAX: usize = 1 << 15;
+
+/// Groups of rtnetlink(7) that hear of addresses of both families (`RTMGRP_IPV4_IFADDR`,
+/// `RTMGRP_IPV6_IFADDR`).
+const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
+
+/// What the kernel tells of addresses.
+pub(super) struct AddressNews(Socket);
+
+impl AddressNews {
+    /// # Errors
+    /// What socket(2) and bind(2) report.
+    pub fn open() -> io::Result<AddressNews> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind(&SocketAddr::new(0, ADDRESS_GROUPS))?;
+        socket.set_non_blocking(true)?;
+        Ok(AddressNews(socket))
+    }
+
+    /// Readable when there is something new.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is the socket's, which lives as long.
+        unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) }
+    }
+
+    /// Takes what there is, and nothing of what it says.
+    pub fn take(&mut self) {
+        let mut news = Vec::with_capacity(ANSWER_MAX);
+        // That some was lost (ENOBUFS) is the last that is said of it.
+        while self.0.recv(&mut news, 0).is_ok() {
+            news.clear();
+        }
+    }
+}
 
 /// A connection to the kernel.
 pub(super) struct Ways {
