@@ -1,10 +1,10 @@
 //! Memory that the broker lets go of beside the event loop.
 //!
-//! The last close of a memfd gives its pages back to the system, which takes a tenth of a second and
-//! more for a gigabyte. The broker often closes last, since it outlives the program that used the
-//! memory; and as long as the loop does nothing else, every program's calls wait, and fail after
-//! [`CALL_TIMEOUT`](causeway_fabric::limits::CALL_TIMEOUT). So a thread of its own closes what holds
-//! much.
+//! The last close of a memfd gives its pages back to the system, which takes a tenth of a second
+//! and more for a gigabyte. The broker often closes last, since it outlives the program that used
+//! the memory; and as long as the loop does nothing else, every program's calls wait, and fail
+//! after [`CALL_TIMEOUT`](causeway_fabric::limits::CALL_TIMEOUT). So a thread of its own closes
+//! what holds much.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
