@@ -16,7 +16,7 @@ aarch64_make = $(aarch64_env) $(MAKE) BUILD=$(AARCH64_BUILD) \
 .PHONY: aarch64 aarch64-tests
 aarch64: ## Build programs and libraries for aarch64 into build/aarch64
 	@mkdir -p $(AARCH64_LINK)
-	$(aarch64_make) bins libs sisci
+	$(aarch64_make) bins libs sisci paths
 	ln -sf ../lib/libibverbs.so.1 $(AARCH64_LINK)/libibverbs.so
 	ln -sf ../lib/librdmacm.so.1 $(AARCH64_LINK)/librdmacm.so
 

@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifndef __x86_64__
-#error "the two functions below are written for x86-64"
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#error "the two functions below are written for x86-64 and aarch64"
 #endif
 
 // What is beside this library; empty if it is not there.
@@ -84,6 +84,7 @@ const char *causeway_library(const char *name)
 // The C library takes the directories to search (RPATH, RUNPATH, $ORIGIN) and the namespace from
 // the object that called it, which it knows by the return address. So these two replace the name
 // and jump, with the caller's return address in place; a function in C would be the caller itself.
+#ifdef __x86_64__
 __asm__(".text\n"
 	".globl dlopen\n"
 	".type dlopen, @function\n"
@@ -122,3 +123,53 @@ __asm__(".text\n"
 	"	jmp *causeway_next_dlmopen(%rip)\n"
 	"	.cfi_endproc\n"
 	".size dlmopen, . - dlmopen\n");
+#else
+// The hint is `bti c`, which older processors pass over. A jump by x16 may lead to one.
+__asm__(".text\n"
+	".globl dlopen\n"
+	".type dlopen, @function\n"
+	"dlopen:\n"
+	"	.cfi_startproc\n"
+	"	hint #34\n"
+	"	stp x29, x30, [sp, -32]!\n"
+	"	.cfi_def_cfa_offset 32\n"
+	"	.cfi_offset x29, -32\n"
+	"	.cfi_offset x30, -24\n"
+	"	mov x29, sp\n"
+	"	str x1, [sp, 16]\n"
+	"	bl causeway_library\n"
+	"	ldr x1, [sp, 16]\n"
+	"	ldp x29, x30, [sp], 32\n"
+	"	.cfi_restore x29\n"
+	"	.cfi_restore x30\n"
+	"	.cfi_def_cfa_offset 0\n"
+	"	adrp x16, causeway_next_dlopen\n"
+	"	ldr x16, [x16, :lo12:causeway_next_dlopen]\n"
+	"	br x16\n"
+	"	.cfi_endproc\n"
+	".size dlopen, . - dlopen\n"
+	".globl dlmopen\n"
+	".type dlmopen, @function\n"
+	"dlmopen:\n"
+	"	.cfi_startproc\n"
+	"	hint #34\n"
+	"	stp x29, x30, [sp, -32]!\n"
+	"	.cfi_def_cfa_offset 32\n"
+	"	.cfi_offset x29, -32\n"
+	"	.cfi_offset x30, -24\n"
+	"	mov x29, sp\n"
+	"	stp x0, x2, [sp, 16]\n"
+	"	mov x0, x1\n"
+	"	bl causeway_library\n"
+	"	mov x1, x0\n"
+	"	ldp x0, x2, [sp, 16]\n"
+	"	ldp x29, x30, [sp], 32\n"
+	"	.cfi_restore x29\n"
+	"	.cfi_restore x30\n"
+	"	.cfi_def_cfa_offset 0\n"
+	"	adrp x16, causeway_next_dlmopen\n"
+	"	ldr x16, [x16, :lo12:causeway_next_dlmopen]\n"
+	"	br x16\n"
+	"	.cfi_endproc\n"
+	".size dlmopen, . - dlmopen\n");
+#endif

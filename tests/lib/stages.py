@@ -246,7 +246,7 @@ def all_stages():
         Stage("spdk", "SPDK's NVMe over fabrics, of the tree that CAUSEWAY_SPDK names",
               function=asked.stage(spdk, asked.ADDRESSED), asked=True),
         Stage("aarch64", "cross-built for aarch64, and run by an emulated machine",
-              ["tests/aarch64/run"], seconds=4700, asked=True),
+              ["tests/aarch64/run"], seconds=4700, chooses=True, asked=True),
         Stage("kasan", "the guests' driver in a kernel with KASAN and lockdep",
               ["tests/vm/kasan"], seconds=4500, chooses=True, asked=True),
     ]

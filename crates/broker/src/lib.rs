@@ -10,7 +10,7 @@
 //!   sockets that the service manager hands over;
 //! - [`server`], [`session`], [`listener`], [`admission`]: connections, the sockets they come in
 //!   by, and how many are admitted;
-//! - [`closers`]: descriptors that are not closed at once;
+//! - [`closers`], [`memory`]: descriptors that are not closed at once;
 //! - [`ids`]: the names by which tables refer to each other;
 //! - [`hub`]: endpoints, their slots and connections; it alone knows the tables below, which know
 //!   nothing of it: [`pairing`] and [`rings`], [`segments`] and [`guest_tables`] (memory that
@@ -48,6 +48,7 @@ pub mod listener;
 pub mod liveness;
 pub mod lock;
 pub mod members;
+pub mod memory;
 mod namespace;
 pub mod node_daemon;
 pub mod nodes;

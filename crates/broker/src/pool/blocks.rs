@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::pools::name_is_valid;
 use super::record::erase;
 use super::{Handle, News, PoolId, Pools, SessionName};
+use crate::memory::Memory;
 use crate::sys::random;
 
 /// Name of the memfds, before tenant, user and handle.
@@ -45,9 +46,9 @@ pub struct Block {
     /// Its pages.
     pub pages: Pages,
     /// Its memory, open for reading and writing.
-    pub fd: OwnedFd,
+    pub fd: Memory,
     /// Fresh memory that its owner is filling, to take the place of this.
-    pub fresh: Option<OwnedFd>,
+    pub fresh: Option<Memory>,
     /// How often that has happened.
     pub moves: u32,
     /// The session it belongs to; none if it is persistent and that one has ended.
@@ -123,7 +124,7 @@ impl Pools {
             number,
             bytes,
             pages,
-            fd,
+            fd: fd.into(),
             fresh: None,
             moves: 0,
             owner: Some(session),
@@ -326,7 +327,7 @@ impl Pools {
         };
         let given = reopen(&fresh, true)?;
         let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
-        block.fresh = Some(fresh);
+        block.fresh = Some(fresh.into());
         Ok(given)
     }
 

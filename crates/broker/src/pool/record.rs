@@ -23,6 +23,7 @@ use rustix::io::Errno;
 
 use super::blocks::{Block, read_memfd_name};
 use super::{Handle, PoolId, Pools, SessionName};
+use crate::memory::Memory;
 
 /// The attribute; the second where the kernel does not let memfds have the first.
 const ATTRIBUTES: [&str; 2] = ["user.causeway.block", "trusted.causeway.block"];
@@ -34,7 +35,7 @@ const RECORD_MAX: usize = 4096;
 pub struct Brought {
     pool: PoolId,
     uid: u32,
-    fd: OwnedFd,
+    fd: Memory,
     record: BlockRecord,
 }
 
@@ -114,7 +115,7 @@ impl Pools {
         let brought = Brought {
             pool: request.pool,
             uid,
-            fd,
+            fd: fd.into(),
             record,
         };
         self.returning.brought.insert(handle, brought);

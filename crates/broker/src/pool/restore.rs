@@ -174,7 +174,7 @@ impl Pools {
             number: request.number,
             bytes: request.bytes,
             pages,
-            fd,
+            fd: fd.into(),
             fresh: None,
             moves: request.moves,
             owner: Some(session),

@@ -31,6 +31,7 @@ use super::{
     Connection, ConnectionState, Context, INTERRUPTS_PER_SESSION_MAX, Tables, key_of,
 };
 use crate::ids::{SessionId, TenantId};
+use crate::memory::Memory;
 
 /// What a session that was connected says of its connection.
 #[derive(Clone, Debug)]
@@ -91,7 +92,7 @@ impl Tables {
             size: was.size,
             offset: replica.map_or(was.offset, |_| 0),
             replicas: replica.is_some(),
-            memory,
+            memory: memory.map(Memory::from),
             private: request.private,
             shared: request.shared,
             life,
@@ -164,7 +165,7 @@ impl Tables {
         let was = &request.segment;
         let segment = self.segments.get_mut(&name).ok_or(Errno::INVAL)?;
         let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino);
-        let same = memory.and_then(inode) == segment.memory.as_ref().and_then(inode);
+        let same = memory.and_then(inode) == segment.memory.as_deref().and_then(inode);
         let replica = replica_of(request);
         let mut holders = segment.holders.iter();
         let taken = replica.is_some() && holders.any(|holder| holder.replica == replica);

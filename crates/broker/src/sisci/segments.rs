@@ -19,6 +19,7 @@ use super::replicas::memory_bytes;
 use super::{Context, Tables};
 use crate::ids::{SessionId, TenantId};
 use crate::members::body_of;
+use crate::memory::Memory;
 use crate::sys::random;
 
 /// Name of the memfd of a segment, before its tenant's.
@@ -62,7 +63,7 @@ pub(super) struct Segment {
     pub(super) place: Place,
     pub(super) size: u64,
     pub(super) offset: u64,
-    pub(super) memory: Option<OwnedFd>,
+    pub(super) memory: Option<Memory>,
     /// A group, of which each holder has a replica.
     pub(super) replicas: bool,
     pub(super) private: bool,
@@ -179,10 +180,10 @@ impl Tables {
             Backing::Empty => None,
             // There is no room for it, whatever is freed; and its owner would be killed for trying.
             _ if size > memory_and_swap() => return Err(Errno::NOMEM),
-            backing => Some(private_memfd(
-                &format!("{MEMORY_NAME}{tenant_name}"),
-                memory_bytes(backing, size),
-            )?),
+            backing => {
+                let name = format!("{MEMORY_NAME}{tenant_name}");
+                Some(private_memfd(&name, memory_bytes(backing, size))?.into())
+            }
         };
         let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         let segment = Segment {
@@ -290,7 +291,7 @@ impl Tables {
         replica: Option<usize>,
     ) -> Result<(LocalSegmentReply, Option<OwnedFd>), Errno> {
         let segment = self.segments.get_mut(&name).ok_or(Errno::NOENT)?;
-        let memory = segment.memory.as_ref().map(OwnedFd::try_clone);
+        let memory = segment.memory.as_ref().map(|fd| fd.try_clone());
         let memory = memory.transpose().map_err(|_| Errno::MFILE)?;
         segment.holders.push(Holder {
             session,
@@ -337,7 +338,7 @@ impl Tables {
         }
         let memory = private_memfd(&format!("{MEMORY_NAME}{tenant_name}"), SEGMENT_BYTES)?;
         let given = memory.try_clone().map_err(|_| Errno::MFILE)?;
-        segment.memory = Some(memory);
+        segment.memory = Some(memory.into());
         segment.offset = request.offset;
         Ok(given)
     }

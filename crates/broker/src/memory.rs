@@ -1,0 +1,125 @@
+//! Memory that the broker lets go of beside the event loop.
+//!
+//! The last close of a memfd gives its pages back to the system, which takes a tenth of a second
+//! and more for a gigabyte. The broker often closes last, since it outlives the program that used
+//! the memory; and as long as the loop does nothing else, every program's calls wait, and fail
+//! after [`CALL_TIMEOUT`](causeway_fabric::limits::CALL_TIMEOUT). So a thread of its own closes
+//! what holds much.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::fstat;
+
+/// Bytes of pages that are freed at once, which takes some milliseconds.
+const AT_ONCE_MAX: u64 = 16 << 20;
+/// Bytes of a block, as `fstat(2)` counts them.
+const BLOCK_BYTES: u64 = 512;
+/// Name of the thread that closes.
+const THREAD_NAME: &str = "freer";
+
+/// Leads to the thread that closes, once one was needed.
+static THREAD: Mutex<Option<Sender<OwnedFd>>> = Mutex::new(None);
+
+/// A descriptor of memory, which is not waited for when it is dropped.
+#[derive(Debug)]
+pub struct Memory(Option<OwnedFd>);
+
+impl From<OwnedFd> for Memory {
+    fn from(fd: OwnedFd) -> Memory {
+        Memory(Some(fd))
+    }
+}
+
+impl Deref for Memory {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        self.0.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl AsFd for Memory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.deref().as_fd()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+            close(fd, &mut thread);
+        }
+    }
+}
+
+/// Closes a descriptor: by the thread if it holds much, unless none can be started.
+fn close(fd: OwnedFd, thread: &mut Option<Sender<OwnedFd>>) {
+    let blocks = fstat(&fd).map_or(0, |stat| stat.st_blocks as u64);
+    if blocks * BLOCK_BYTES <= AT_ONCE_MAX {
+        return;
+    }
+    let unsent = match thread {
+        Some(sender) => sender.send(fd).err().map(|unsent| unsent.0),
+        None => Some(fd),
+    };
+    let Some(fd) = unsent else { return };
+    *thread = start();
+    // What is not sent is dropped, and so closed.
+    let _ = thread.as_ref().map(|sender| sender.send(fd));
+}
+
+fn start() -> Option<Sender<OwnedFd>> {
+    let (sender, receiver) = channel();
+    let work = move || receiver.iter().for_each(drop);
+    let thread = std::thread::Builder::new().name(THREAD_NAME.into());
+    match thread.spawn(work) {
+        Ok(_) => Some(sender),
+        Err(error) => {
+            tracing::error!(%error, "cannot start a thread");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use causeway_fabric::fds::private_memfd;
+    use rustix::fs::{FallocateFlags, fallocate};
+    use std::os::fd::AsRawFd;
+
+    /// Memory with so many bytes of pages.
+    fn filled(bytes: u64) -> OwnedFd {
+        let fd = private_memfd("memory", bytes).unwrap();
+        fallocate(&fd, FallocateFlags::empty(), 0, bytes).unwrap();
+        fd
+    }
+
+    #[test]
+    fn the_thread_closes_what_holds_much() {
+        let (sender, receiver) = channel();
+        let mut thread = Some(sender);
+        close(filled(AT_ONCE_MAX), &mut thread);
+        assert!(receiver.try_recv().is_err());
+        let fd = filled(AT_ONCE_MAX + 4096);
+        let number = fd.as_raw_fd();
+        close(fd, &mut thread);
+        assert_eq!(receiver.try_recv().unwrap().as_raw_fd(), number);
+    }
+
+    #[test]
+    fn one_that_has_ended_is_replaced() {
+        let (sender, receiver) = channel();
+        drop(receiver);
+        let mut thread = Some(sender);
+        for _ in 0..2 {
+            close(filled(AT_ONCE_MAX + 4096), &mut thread);
+        }
+        // The second would have found no receiver, and started a third.
+        assert!(thread.unwrap().send(filled(4096)).is_ok());
+    }
+}
