@@ -26,6 +26,7 @@ use crate::config::Limits;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::GuestTables;
 use crate::ids::{EndpointId, Place, TenantId, VmId};
+use crate::memory::Memory;
 use crate::pairing::{Link, Pairing};
 use crate::process_end::Fate;
 use crate::rates::RateTables;
@@ -209,7 +210,7 @@ impl Hub {
     /// Forgets an endpoint that died: its slots become free and its peers are told how
     /// ([`PeerChange::Dead`], or [`PeerChange::Exited`]). Returns the segments that an endpoint may
     /// hold though it should not any more.
-    pub fn detach(&mut self, id: EndpointId, how: PeerChange) -> Vec<OwnedFd> {
+    pub fn detach(&mut self, id: EndpointId, how: PeerChange) -> Vec<Memory> {
         self.drop_links_of_dead(id, how);
         let Some(endpoint) = self.endpoints.remove(&id) else {
             return Vec::new();
@@ -230,7 +231,7 @@ impl Hub {
 
     /// Forgets an endpoint whose process has ended or has lost its connection, and sends its final
     /// acknowledgments to peers on other hosts if it is dead. As [`Hub::detach`].
-    pub fn end(&mut self, id: EndpointId, fate: Fate) -> Vec<OwnedFd> {
+    pub fn end(&mut self, id: EndpointId, fate: Fate) -> Vec<Memory> {
         if fate != Fate::Unknown {
             let final_acks = self.take_final_acks(id);
             final_acks.values().for_each(|acks| acks.say(fate));

@@ -5,23 +5,60 @@
 //! the memory; and as long as the loop does nothing else, every program's calls wait, and fail
 //! after [`CALL_TIMEOUT`](causeway_fabric::limits::CALL_TIMEOUT). So a thread of its own closes
 //! what holds much.
+//!
+//! A tenant's quota is free at once, its memory soon. So that nobody holds twice the quota by being
+//! faster than the thread, so much waits for it at most; what is more is closed in the loop.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
+use causeway_fabric::fds::is_huge;
 use rustix::fs::fstat;
 
 /// Bytes of pages that are freed at once, which takes some milliseconds.
 const AT_ONCE_MAX: u64 = 16 << 20;
+/// Bytes of pages that wait for the thread, at most: it frees that in about a second.
+const WAITING_MAX: u64 = 8 << 30;
 /// Bytes of a block, as `fstat(2)` counts them.
 const BLOCK_BYTES: u64 = 512;
 /// Name of the thread that closes.
 const THREAD_NAME: &str = "freer";
 
 /// Leads to the thread that closes, once one was needed.
-static THREAD: Mutex<Option<Sender<OwnedFd>>> = Mutex::new(None);
+static THREAD: Mutex<Option<Sender<Left>>> = Mutex::new(None);
+
+/// Bytes of pages that wait for the thread.
+static WAITING: AtomicU64 = AtomicU64::new(0);
+
+/// What the thread closes.
+#[derive(Debug)]
+struct Left {
+    fd: Option<OwnedFd>,
+    bytes: u64,
+}
+
+impl Left {
+    /// `None`, and closed, if too much waits.
+    fn new(fd: OwnedFd, bytes: u64) -> Option<Left> {
+        let before = WAITING.fetch_add(bytes, Ordering::Relaxed);
+        // Counted until it is dropped, which closes it.
+        let left = Left {
+            fd: Some(fd),
+            bytes,
+        };
+        (before + bytes <= WAITING_MAX).then_some(left)
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        drop(self.fd.take());
+        WAITING.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 /// A descriptor of memory, which is not waited for when it is dropped.
 #[derive(Debug)]
@@ -56,23 +93,28 @@ impl Drop for Memory {
     }
 }
 
-/// Closes a descriptor: by the thread if it holds much, unless none can be started.
-fn close(fd: OwnedFd, thread: &mut Option<Sender<OwnedFd>>) {
+/// Closes a descriptor: by the thread if it holds much, unless none can be started. Huge pages are
+/// few, so they are free at once, and the next who asks for them finds them.
+fn close(fd: OwnedFd, thread: &mut Option<Sender<Left>>) {
     let blocks = fstat(&fd).map_or(0, |stat| stat.st_blocks as u64);
-    if blocks * BLOCK_BYTES <= AT_ONCE_MAX {
+    let bytes = blocks * BLOCK_BYTES;
+    if bytes <= AT_ONCE_MAX || is_huge(&fd) {
         return;
     }
-    let unsent = match thread {
-        Some(sender) => sender.send(fd).err().map(|unsent| unsent.0),
-        None => Some(fd),
+    let Some(left) = Left::new(fd, bytes) else {
+        return;
     };
-    let Some(fd) = unsent else { return };
+    let unsent = match thread {
+        Some(sender) => sender.send(left).err().map(|unsent| unsent.0),
+        None => Some(left),
+    };
+    let Some(left) = unsent else { return };
     *thread = start();
     // What is not sent is dropped, and so closed.
-    let _ = thread.as_ref().map(|sender| sender.send(fd));
+    let _ = thread.as_ref().map(|sender| sender.send(left));
 }
 
-fn start() -> Option<Sender<OwnedFd>> {
+fn start() -> Option<Sender<Left>> {
     let (sender, receiver) = channel();
     let work = move || receiver.iter().for_each(drop);
     let thread = std::thread::Builder::new().name(THREAD_NAME.into());
@@ -108,7 +150,16 @@ mod tests {
         let fd = filled(AT_ONCE_MAX + 4096);
         let number = fd.as_raw_fd();
         close(fd, &mut thread);
-        assert_eq!(receiver.try_recv().unwrap().as_raw_fd(), number);
+        let left = receiver.try_recv().unwrap();
+        let held = left.fd.as_ref().map(OwnedFd::as_raw_fd);
+        assert_eq!((held, left.bytes), (Some(number), AT_ONCE_MAX + 4096));
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        assert!(Left::new(filled(4096), WAITING_MAX + 1).is_none());
+        // That was closed, and waits no more.
+        assert!(Left::new(filled(4096), WAITING_MAX / 2).is_some());
     }
 
     #[test]
@@ -120,6 +171,7 @@ mod tests {
             close(filled(AT_ONCE_MAX + 4096), &mut thread);
         }
         // The second would have found no receiver, and started a third.
-        assert!(thread.unwrap().send(filled(4096)).is_ok());
+        let left = Left::new(filled(4096), 4096).unwrap();
+        assert!(thread.unwrap().send(left).is_ok());
     }
 }

@@ -13,6 +13,8 @@ use std::sync::mpsc::{Sender, channel};
 use causeway_fabric::limits::SEGMENT_BYTES;
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::memory::Memory;
+
 /// Most segments that wait for the deaths of their owners. Beyond, they are let go of as they are:
 /// their memory is free when the last holder of a descriptor closes it.
 const WAITING_MAX: usize = 4096;
@@ -21,10 +23,10 @@ const WAITING_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Reaper {
     /// By the number of the owner's session, which has ended: its pidfd, its segments.
-    waiting: HashMap<u64, (OwnedFd, Vec<OwnedFd>)>,
+    waiting: HashMap<u64, (OwnedFd, Vec<Memory>)>,
     segments: usize,
     /// Leads to the thread, once one was needed.
-    thread: Option<Sender<OwnedFd>>,
+    thread: Option<Sender<Memory>>,
 }
 
 impl Reaper {
@@ -37,7 +39,7 @@ impl Reaper {
         &mut self,
         session: u64,
         pidfd: OwnedFd,
-        segments: Vec<OwnedFd>,
+        segments: Vec<Memory>,
     ) -> Result<(), OwnedFd> {
         if segments.is_empty() || self.segments + segments.len() > WAITING_MAX {
             return Err(pidfd);
@@ -68,7 +70,7 @@ impl Reaper {
     }
 }
 
-fn start() -> Option<Sender<OwnedFd>> {
+fn start() -> Option<Sender<Memory>> {
     let (sender, receiver) = channel();
     let work = move || receiver.iter().for_each(|segment| punch(&segment));
     let thread = std::thread::Builder::new().name("reaper".into());
@@ -79,7 +81,7 @@ fn start() -> Option<Sender<OwnedFd>> {
     started.ok().map(|_| sender)
 }
 
-fn punch(segment: &OwnedFd) {
+fn punch(segment: &Memory) {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     if let Err(errno) = fallocate(segment, flags, 0, SEGMENT_BYTES) {
         tracing::error!(%errno, "cannot empty a segment");
@@ -99,8 +101,8 @@ mod tests {
         let segment = private_memfd("left", SEGMENT_BYTES).unwrap();
         rustix::io::pwrite(&segment, b"secret", 4096).unwrap();
         let held = reopen(&segment, false).unwrap();
-        reaper.wait(1, pidfd(), vec![segment]).unwrap();
-        let many = (0..WAITING_MAX).map(|_| pidfd()).collect();
+        reaper.wait(1, pidfd(), vec![segment.into()]).unwrap();
+        let many = (0..WAITING_MAX).map(|_| pidfd().into()).collect();
         assert!(reaper.wait(2, pidfd(), many).is_err());
         assert!(reaper.empty(2).is_none());
         assert!(reaper.empty(1).is_some());

@@ -17,6 +17,7 @@ use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_identity::Access;
 
 use crate::ids::EndpointId;
+use crate::memory::Memory;
 
 // The broker's protocol and what endpoints map must agree.
 const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);
@@ -37,7 +38,7 @@ pub enum Right {
 #[derive(Debug)]
 pub struct Segment {
     /// The memfd, open for reading and writing.
-    pub fd: OwnedFd,
+    pub fd: Memory,
     /// Protection domain of the QPs whose peers may map it.
     pub pd: u32,
     /// Whether they may write to it.
@@ -99,14 +100,14 @@ impl Rights {
 impl Segment {
     /// Bytes of memory that it takes up, whoever wrote them.
     pub fn resident(&self) -> u64 {
-        let blocks = rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
+        let blocks = rustix::fs::fstat(&*self.fd).map_or(0, |stat| stat.st_blocks);
         u64::try_from(blocks).unwrap_or(0) * STAT_BLOCK_BYTES
     }
 
     /// A segment that nobody was granted.
     pub(crate) fn new(fd: OwnedFd, pd: u32, writable: bool, inside: bool) -> Segment {
         Segment {
-            fd,
+            fd: fd.into(),
             pd,
             writable,
             inside,
