@@ -172,7 +172,7 @@ impl Qp {
     }
 
     /// What [`Qp::hurry_send`] leaves. The lock was free since: where the queue pair has no ring
-    /// any more, its end has told the peer.
+    /// any more, another thread has reset it, which discards what it has sent.
     #[cold]
     #[inline(never)]
     fn finish_send(&self, sent: Sent) {
