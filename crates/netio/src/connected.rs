@@ -90,6 +90,8 @@ pub(crate) struct ConnectedSockets {
     by_ends: HashMap<(IpAddr, SocketAddr), usize>,
     /// Receives of the port that found something.
     receives: u64,
+    /// The process that made them. A child made by fork(2) shares them, and leaves them alone.
+    process: u32,
 }
 
 /// A socket for one peer.
@@ -122,6 +124,7 @@ impl ConnectedSockets {
         Ok(ConnectedSockets {
             first: list.len(),
             list,
+            process: std::process::id(),
             ..ConnectedSockets::default()
         })
     }
@@ -236,8 +239,8 @@ impl ConnectedSockets {
         if at < self.list.len() {
             self.release(at);
             self.left.retain(|left| *left != at);
-            // Names of the former one do not become names of this one.
-            further.turn = self.list[at].turn;
+            // Names of the former one do not become names of this one, also if it leads nowhere.
+            further.turn = self.list[at].turn + 1;
             self.list[at] = further;
         } else {
             self.list.push(further);
@@ -307,6 +310,9 @@ impl ConnectedSockets {
 
     /// Number `at` is to take nothing from now on. What it holds is received.
     fn park(&mut self, at: usize) {
+        if self.process != std::process::id() {
+            return;
+        }
         self.list[at].park();
         if self.list[at].src.is_some() && !self.left.contains(&at) {
             self.left.push(at);
