@@ -17,7 +17,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use causeway_xdp::lease::{self, Message};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, accept_with, bind, listen, sockopt};
 
@@ -28,6 +28,12 @@ use crate::limits::{SCARCITY, XDP_ASK_PATIENCE, XDP_CONNECTIONS_MAX, XDP_CONNECT
 const THREAD: &str = "causeway-xdp";
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 32;
+/// How often it is looked whether the process still has its port as it was shown, of which nothing
+/// tells.
+const LOOK_EVERY: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// A queue that is for processes of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +105,8 @@ fn listen_for_processes() -> std::io::Result<OwnedFd> {
 fn who_listens() -> String {
     let ask = || -> std::io::Result<_> {
         let socket = lease::socket()?;
+        // Whoever has the name may take nobody in, and is not waited for.
+        rustix::io::ioctl_fionbio(&socket, true)?;
         rustix::net::connect(&socket, &lease::address()?)?;
         Ok(sockopt::socket_peercred(&socket)?)
     };
@@ -206,7 +214,11 @@ fn resolve_all(lease: &mut lender::Lease<'_>, socket: &OwnedFd) {
     loop {
         let news = lease.address_news();
         let mut fds = [socket.as_fd(), news].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        match poll(&mut fds, None) {
+        match poll(&mut fds, Some(&LOOK_EVERY)) {
+            Ok(0) => {
+                lease.follow_addresses();
+                continue;
+            }
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(_) => return,

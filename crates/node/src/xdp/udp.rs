@@ -63,10 +63,18 @@ impl Shown {
     }
 
     /// Whether what is sent to the port at an address of this host is for this socket. The process
-    /// may have bound it to an interface since.
+    /// may have narrowed it since: bound it to an interface, or connected it, which binds it to one
+    /// address.
     pub fn is_bound_to(&self, address: IpAddr) -> bool {
         let bound = if address.is_ipv4() { self.v4 } else { self.v6 };
-        bound && matches!(device(&self.socket), Ok(None))
+        bound && self.is_wide() && matches!(device(&self.socket), Ok(None))
+    }
+
+    /// Whether it is bound to all addresses still.
+    fn is_wide(&self) -> bool {
+        let name = getsockname(&self.socket).ok().map(SocketAddr::try_from);
+        let name = name.and_then(Result::ok);
+        name.is_some_and(|name| name.ip().is_unspecified() && name.port() == self.port)
     }
 }
 

@@ -19,9 +19,9 @@ use netlink_sys::{Socket, SocketAddr};
 /// Longest answer about one route, neighbour or link.
 const ANSWER_MAX: usize = 1 << 15;
 
-/// Groups of rtnetlink(7) that hear of addresses of both families (`RTMGRP_IPV4_IFADDR`,
-/// `RTMGRP_IPV6_IFADDR`).
-const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
+/// Groups of rtnetlink(7) that hear of links, which have addresses only while they are up, and of
+/// addresses of both families (`RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`).
+const ADDRESS_GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
 /// What the kernel tells of addresses.
 pub(super) struct AddressNews(Socket);
