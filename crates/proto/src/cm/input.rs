@@ -48,12 +48,16 @@ impl Connection {
 
     /// Somebody who knows our name of the connection says that the listener has too much to do, and
     /// wants our request again with a token. What the peer itself has said before, it has said to a
-    /// request whose token is as good.
+    /// request whose token is as good. The newest token counts: whoever makes up others must always
+    /// be the last.
     pub fn handle_come_again(&mut self, token: u64, now: Instant) {
         let waits = self.state == State::Requesting && self.remote == 0 && !self.heard;
-        if waits && self.agains_left > 0 {
+        if !waits {
+            return;
+        }
+        self.bear(token, now);
+        if self.agains_left > 0 {
             self.agains_left -= 1;
-            self.bear(token, now);
             self.outbox.push_back(self.last);
         }
     }

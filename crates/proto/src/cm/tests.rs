@@ -490,7 +490,7 @@ fn who_is_told_to_come_again_does_so_with_the_token_twice_in_each_attempt() {
     // With a token it is repeated soon, as when it was new; the next changes nothing of that.
     w.now = w.now + REPEAT_FIRST;
     w.a.handle_timeout(w.now);
-    assert_eq!(drawn(&mut w.a), [(Kind::Request, 71)]);
+    assert_eq!(drawn(&mut w.a), [(Kind::Request, 79)]);
     let due = w.a.poll_timeout();
     w.a.handle_come_again(80, w.now);
     assert_eq!(drawn(&mut w.a), [(Kind::Request, 80)]);

@@ -431,9 +431,9 @@ impl Table {
         let proved = message.receiver != 0 && self.tokens.knows(message.receiver, whose, now());
         // A sealed request may be a recording: only one that bears a token of now counts, once.
         let sealed = self.guard.covers(from.ip());
-        // Forged requests leave half of the backlog to others.
+        // Forged requests leave half of the backlog to others, or more.
         let crowded =
-            listener.half_open >= HALF_OPEN_MAX || 2 * listener.waiting >= listener.backlog;
+            listener.half_open >= HALF_OPEN_MAX || 2 * (listener.waiting + 1) > listener.backlog;
         if !proved && (sealed || crowded) {
             // A sealed one was worth opening.
             if sealed || self.load.may_ask() {

@@ -102,10 +102,16 @@ fn a_listener_with_too_much_to_do_asks_for_a_token_and_heeds_it() {
 
 #[test]
 fn forged_requests_leave_half_of_the_backlog_to_others() {
-    const BACKLOG: usize = 6;
+    for backlog in [1, 2, 3, 6] {
+        leaves_half(backlog);
+    }
+}
+
+/// Those that bear no token get half of the places, or one less than the others.
+fn leaves_half(backlog: usize) {
     let (agent, id, owner) = agent();
     let port = UdpPort::bind(0).expect("a port");
-    let listener = agent.listen(owner, port, PortSpace::Tcp, BACKLOG);
+    let listener = agent.listen(owner, port, PortSpace::Tcp, backlog);
     let listener = listener.expect("a listener");
     let from = socket(1);
     let ask = |name: u64, token| {
@@ -134,12 +140,16 @@ fn forged_requests_leave_half_of_the_backlog_to_others() {
         }
     };
     let (taken, tokens): (Vec<_>, Vec<_>) = (1..=8).map(taken).partition(Result::is_ok);
-    assert_eq!((taken.len(), tokens.len()), (BACKLOG / 2, 8 - BACKLOG / 2));
-    for (name, token) in tokens.into_iter().filter_map(Result::err).take(BACKLOG / 2) {
+    assert_eq!((taken.len(), tokens.len()), (backlog / 2, 8 - backlog / 2));
+    for (name, token) in tokens
+        .into_iter()
+        .filter_map(Result::err)
+        .take(backlog - backlog / 2)
+    {
         ask(name, token);
         assert!(matches!(answer().kind, Kind::Ack(_)));
     }
-    assert_eq!(agent.lock().listeners[&listener].waiting, BACKLOG);
+    assert_eq!(agent.lock().listeners[&listener].waiting, backlog);
     agent.unlisten(listener);
     // SAFETY: the identifier is not used any more.
     assert_eq!(unsafe { id::destroy_id(id) }, 0);
