@@ -59,12 +59,15 @@ class Stranger:
         # It speaks in the name of others, whose datagrams come by another link.
         netns.ip("netns", "exec", server, "sh", "-c",
                  f"for i in all {LINK}; do echo 0 > /proc/sys/net/ipv4/conf/$i/rp_filter; done")
+        # No search for duplicates: IPv6 addresses are usable at once, also that of the link, from
+        # which neighbours are asked for in the name of forged senders.
+        for name in (server, own):
+            netns.ip("netns", "exec", name, "sh", "-c",
+                     f"echo 0 > /proc/sys/net/ipv6/conf/{LINK}/accept_dad")
         reached = {4: self.server.address, 6: server_v6(self.server)}
         for family, (gateway, address) in self.both.items():
             for name, one in ((server, gateway), (own, address)):
-                # No search for duplicates: the IPv6 addresses are usable at once.
-                more = ["nodad"] if family == 6 else []
-                netns.ip("-n", name, "addr", "add", one, "dev", LINK, *more)
+                netns.ip("-n", name, "addr", "add", one, "dev", LINK)
                 netns.ip("-n", name, "link", "set", LINK, "up")
             route = ("via", gateway.split("/")[0], "dev", LINK)
             netns.ip("-n", own, "route", "add", reached[family], *route)
