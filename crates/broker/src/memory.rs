@@ -41,15 +41,14 @@ struct Left {
 }
 
 impl Left {
-    /// `None`, and closed, if too much waits.
+    /// `None`, and closed, if too much would wait.
     fn new(fd: OwnedFd, bytes: u64) -> Option<Left> {
-        let before = WAITING.fetch_add(bytes, Ordering::Relaxed);
-        // Counted until it is dropped, which closes it.
-        let left = Left {
+        let add = |waiting: u64| Some(waiting + bytes).filter(|all| *all <= WAITING_MAX);
+        let room = WAITING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        room.ok().map(|_| Left {
             fd: Some(fd),
             bytes,
-        };
-        (before + bytes <= WAITING_MAX).then_some(left)
+        })
     }
 }
 
@@ -63,6 +62,17 @@ impl Drop for Left {
 /// A descriptor of memory, which is not waited for when it is dropped.
 #[derive(Debug)]
 pub struct Memory(Option<OwnedFd>);
+
+impl Memory {
+    /// Bytes of memory that it takes up, whoever wrote them.
+    pub fn resident(&self) -> u64 {
+        resident(self)
+    }
+}
+
+fn resident(fd: &OwnedFd) -> u64 {
+    fstat(fd).map_or(0, |stat| stat.st_blocks as u64) * BLOCK_BYTES
+}
 
 impl From<OwnedFd> for Memory {
     fn from(fd: OwnedFd) -> Memory {
@@ -96,8 +106,7 @@ impl Drop for Memory {
 /// Closes a descriptor: by the thread if it holds much, unless none can be started. Huge pages are
 /// few, so they are free at once, and the next who asks for them finds them.
 fn close(fd: OwnedFd, thread: &mut Option<Sender<Left>>) {
-    let blocks = fstat(&fd).map_or(0, |stat| stat.st_blocks as u64);
-    let bytes = blocks * BLOCK_BYTES;
+    let bytes = resident(&fd);
     if bytes <= AT_ONCE_MAX || is_huge(&fd) {
         return;
     }
@@ -158,7 +167,7 @@ mod tests {
     #[test]
     fn what_waits_is_bounded() {
         assert!(Left::new(filled(4096), WAITING_MAX + 1).is_none());
-        // That was closed, and waits no more.
+        // That was closed, and does not wait.
         assert!(Left::new(filled(4096), WAITING_MAX / 2).is_some());
     }
 

@@ -22,9 +22,6 @@ use crate::memory::Memory;
 // The broker's protocol and what endpoints map must agree.
 const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);
 
-/// Unit of `st_blocks` (`stat(2)`).
-const STAT_BLOCK_BYTES: u64 = 512;
-
 /// What a descriptor of a segment allows. The greater allows what the lesser does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
@@ -98,12 +95,6 @@ impl Rights {
 }
 
 impl Segment {
-    /// Bytes of memory that it takes up, whoever wrote them.
-    pub fn resident(&self) -> u64 {
-        let blocks = rustix::fs::fstat(&*self.fd).map_or(0, |stat| stat.st_blocks);
-        u64::try_from(blocks).unwrap_or(0) * STAT_BLOCK_BYTES
-    }
-
     /// A segment that nobody was granted.
     pub(crate) fn new(fd: OwnedFd, pd: u32, writable: bool, inside: bool) -> Segment {
         Segment {

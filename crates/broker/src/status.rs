@@ -7,7 +7,6 @@ use crate::config::Tenant;
 use crate::hub::{Hub, totals};
 use crate::ids::TenantId;
 use crate::pairing::{Link, PeerWire};
-use crate::segments;
 
 /// The page after `cursor`.
 pub(crate) fn status_page(
@@ -45,7 +44,7 @@ pub(crate) fn status_page(
         resident: endpoint
             .segments
             .values()
-            .map(segments::Segment::resident)
+            .map(|segment| segment.fd.resident())
             .sum(),
     };
     StatusPage {

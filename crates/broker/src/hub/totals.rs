@@ -89,7 +89,7 @@ impl Hub {
             links += endpoint.links.len() as u64;
             reserved += endpoint.reserved;
             let held = endpoint.segments.values();
-            resident += held.map(crate::segments::Segment::resident).sum::<u64>();
+            resident += held.map(|segment| segment.fd.resident()).sum::<u64>();
             sum.add(&snapshot(endpoint));
         }
         TenantTally {
