@@ -80,6 +80,7 @@ impl RingLink {
         counts.add(Count::Bytes, WORD.into());
         true
     }
+
     /// Posts a SEND of a word without options, and writes it at once, as [`RingLink::post_plain`]
     /// does.
     #[inline(always)]
@@ -123,6 +124,7 @@ impl RingLink {
         poster.counts.add(Count::Records, 1);
         Sent::Told
     }
+
     /// As [`RingLink::take_at_once`], of a message of a word that acknowledges nothing new, and
     /// after which the peer need not be told.
     #[inline(always)]
@@ -152,6 +154,7 @@ impl RingLink {
         self.link.took_one_of_few(&mut self.memory, &qp.bind(core));
         Some(qp.took_polled_message(wr_id, WORD))
     }
+
     /// As [`RingLink::settle`], of a peer that looks by itself. Returns false where that must
     /// follow.
     #[inline(always)]
