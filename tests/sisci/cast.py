@@ -14,18 +14,20 @@ from lib import netns
 
 MORTAL = os.path.join(netns.BUILD, "test", "sisci", "mortal")
 SECONDS = 20.0
-# What stands for a descriptor that joins the broker to a caller.
-CALLER = "caller"
-# The state of a Unix socket in /proc/net/unix that has a peer, or had one.
-CONNECTED = "03"
+# What stands for a descriptor that joins the broker to a caller, and to one that has closed its end.
+CALLER, GONE = "caller", "gone"
 __all__ = ["Failed", "wait_until"]
 
 
 def connected():
-    """The Unix sockets that have a peer, as /proc/PID/fd names them."""
-    with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
-        rows = [line.split() for line in file.readlines()[1:]]
-    return {f"socket:[{row[6]}]" for row in rows if row[5] == CONNECTED}
+    """The Unix sockets that have, or had, a peer, as /proc/PID/fd names them: what each is."""
+    rows = subprocess.run(["ss", "-xHan", "state", "connected"], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout.splitlines()
+    found = {}
+    for row in rows:
+        *_, inode, _, peer = row.split()
+        found[f"socket:[{inode}]"] = GONE if peer == "0" else CALLER
+    return found
 
 
 class Program:
@@ -187,7 +189,7 @@ class Stage:
 
     def tables(self):
         """What the broker knows of SISCI, and its descriptors; each that joins it to a caller
-        stands as `CALLER`."""
+        stands as `CALLER` or `GONE`."""
         callers = connected()
         names = []
         folder = f"/proc/{self.broker.pid}/fd"
@@ -196,14 +198,19 @@ class Stage:
                 target = os.readlink(os.path.join(folder, name))
             except OSError:
                 continue
-            names.append(CALLER if target in callers else re.sub(r"\[\d+\]", "", target))
+            names.append(callers.get(target) or re.sub(r"\[\d+\]", "", target))
         return self.status()["sisci"], sorted(names)
 
-    @staticmethod
-    def is_left(tables):
-        """Whether nobody uses SISCI, and nobody is connected."""
-        sisci, names = tables
-        return not sisci and CALLER not in names
+    def settled(self):
+        """The tables once the broker has noticed all who have closed their end: `causeway status`
+        is one of them, each time that it is asked."""
+        found = []
+
+        def look():
+            found[:] = [self.tables()]
+            return GONE not in found[0][1]
+        wait_until("a broker that knows who has gone", look)
+        return found[0]
 
     def balance(self):
         """The tables must be what they were when `empty` was set."""
