@@ -14,7 +14,8 @@ from lib import netns
 
 MORTAL = os.path.join(netns.BUILD, "test", "sisci", "mortal")
 SECONDS = 20.0
-# What stands for a descriptor that joins the broker to a caller, and to one that has closed its end.
+# What stands for a descriptor that joins the broker to a caller, and to one that has closed its
+# end.
 CALLER, GONE = "caller", "gone"
 __all__ = ["Failed", "wait_until"]
 
