@@ -242,7 +242,8 @@ static bool is_reached(const void *at)
 }
 
 /* Memory that peers have used until it was moved to where they reach it themselves. False where
- * there is no such way. */
+ * there is no such way. Pages are moved before the library says where they are: what is registered
+ * where all has been moved is in place when ibv_reg_mr returns. */
 static bool moved_new(struct env *env, struct pair *p, struct memory *m)
 {
 	*m = memory_new(env, PROTECTED, LARGE);
@@ -251,6 +252,9 @@ static bool moved_new(struct env *env, struct pair *p, struct memory *m)
 		need0(post_send(&p->a, 4, IBV_WR_RDMA_READ, 30000, (uintptr_t)m->at, m->mr->rkey));
 		expect_wc(p->a.cq, 4, IBV_WC_SUCCESS);
 	}
+	need0(ibv_dereg_mr(m->mr));
+	m->mr = ibv_reg_mr(env->pd, m->at, LARGE, ANY_ACCESS);
+	need(m->mr, "ibv_reg_mr");
 	return is_reached(m->at + LARGE - 1);
 }
 
