@@ -55,9 +55,8 @@ pub(crate) struct Engine {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct ForPosts {
-    /// The thread that looked for completions last, and whether it has posted since.
-    thread: AtomicUsize,
-    posted: AtomicBool,
+    /// The thread that looked for completions last, until it has posted; then 0.
+    looked: AtomicUsize,
     /// Some peer may owe an answer.
     unanswered: Arc<AtomicBool>,
 }
@@ -146,10 +145,10 @@ impl Engine {
     /// so: another one would take the line from it with each post.
     #[inline(always)]
     pub fn note_posted(&self) {
-        let ForPosts { thread, posted, .. } = &self.posts;
-        // Not stored again: where several threads look, each store takes the line from the others.
-        if thread.load(Ordering::Relaxed) == this_thread() && !posted.load(Ordering::Relaxed) {
-            posted.store(true, Ordering::Relaxed);
+        let looked = &self.posts.looked;
+        // Stored once: where several threads look, each store takes the line from the others.
+        if looked.load(Ordering::Relaxed) == this_thread() {
+            looked.store(0, Ordering::Relaxed);
         }
     }
 
@@ -157,15 +156,12 @@ impl Engine {
     /// the lock.
     #[inline(always)]
     pub fn take_posted(&self) -> bool {
-        let ForPosts { thread, posted, .. } = &self.posts;
-        if thread.load(Ordering::Relaxed) != this_thread() {
-            thread.store(this_thread(), Ordering::Relaxed);
+        let looked = &self.posts.looked;
+        let before = looked.load(Ordering::Relaxed);
+        if before != this_thread() {
+            looked.store(this_thread(), Ordering::Relaxed);
         }
-        let was_posted = posted.load(Ordering::Relaxed);
-        if was_posted {
-            posted.store(false, Ordering::Relaxed);
-        }
-        was_posted
+        before == 0
     }
 
     /// Whether somebody looks how long peers take to answer.
