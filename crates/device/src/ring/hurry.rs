@@ -59,7 +59,7 @@ impl RingLink {
             }
         } else {
             self.local
-                .known(&poster.mrs, (addr, WORD, wr.lkey()), false)
+                .known_word(&poster.mrs, (addr, wr.lkey()), false)
         };
         let Some(local) = local else {
             return false;
@@ -96,8 +96,8 @@ impl RingLink {
             length: WORD,
             lkey: wr.lkey(),
         };
-        let known = (range.addr, WORD, range.lkey);
-        let Some(at) = self.local.known(&poster.mrs, known, false) else {
+        let known = (range.addr, range.lkey);
+        let Some(at) = self.local.known_word(&poster.mrs, known, false) else {
             return Sent::Declined;
         };
         let Some(slot) = self.memory.ring.tx.reserve_short_at_once() else {
@@ -140,8 +140,8 @@ impl RingLink {
             return None;
         }
         let (wr_id, range) = qp.takes_message(WORD)?;
-        let range = (range.addr, WORD, range.lkey);
-        let to = self.received.known(&core.mrs, range, true)?;
+        let range = (range.addr, range.lkey);
+        let to = self.received.known_word(&core.mrs, range, true)?;
         if !to.is_multiple_of(WORD as usize) {
             return None;
         }
