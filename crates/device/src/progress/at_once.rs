@@ -34,9 +34,8 @@ impl State {
 
     /// Whether the next pass may take the long way.
     #[inline(always)]
-    fn is_long_pass(&self) -> bool {
-        let turn = self.turn.wrapping_add(1);
-        turn.is_multiple_of(PASSES_PER_LONG_ONE)
+    pub(super) fn is_long_pass(&self) -> bool {
+        self.turn.is_multiple_of(PASSES_PER_LONG_ONE)
     }
 
     /// Whether one peer is to be told what has been taken, and other rings are polled beside that

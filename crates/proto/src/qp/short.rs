@@ -74,7 +74,7 @@ impl Qp {
     #[must_use]
     pub fn took_polled_message(&mut self, wr_id: u64, len: u32) -> Wc {
         debug_assert!(self.work.rq_used > 0, "one of its own receives was taken");
-        self.work.rq_used = self.work.rq_used.saturating_sub(1);
+        self.work.rq_used = self.work.rq_used.wrapping_sub(1);
         self.took_message(wr_id, len)
     }
 
