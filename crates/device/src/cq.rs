@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use causeway_biased_lock::{BiasedGuard, Hurried, hurry};
+use causeway_biased_lock::{BiasedGuard, HurriedOf, hurry};
 use causeway_cancel::Allowed;
 use causeway_proto::Instant;
 use causeway_proto::types::Wc;
@@ -256,9 +256,8 @@ impl Cq {
     /// The engine's lock, if it is biased towards this thread: [`Cq::poll`] in pieces, the frequent
     /// ones of which call nothing. It is not to be held for anything else.
     #[inline(always)]
-    pub fn hurry(&self) -> Option<(Held<'_>, Place<'_>)> {
-        let engine = self.engine();
-        hurry(&engine.state).map(|state| (Held(state), Place(engine)))
+    pub fn hurry(&self) -> Option<Held<'_>> {
+        hurry(self.engine()).map(Held)
     }
 
     /// Looks at what is likely to have something, where no completion waits: says what to call.
@@ -268,26 +267,30 @@ impl Cq {
         held.0.glance()
     }
 
-    /// Takes the message that [`Cq::glance`] has seen. Returns its completion, which goes before
-    /// all that is in the queue; `None` where [`Cq::look`] must look. `WORD`: of [`Glance::Word`];
-    /// `None` where the same of all messages must look. Calls nothing then.
+    /// Takes the message that [`Cq::glance`] has seen, and gives its completion, which goes before
+    /// all that is in the queue, to `out`. Returns false where [`Cq::look`] must look. `WORD`: of
+    /// [`Glance::Word`]; false where the same of all messages must look. Calls nothing then.
     #[inline(always)]
     #[must_use]
-    pub fn take_message<const WORD: bool>(&self, held: &mut Held<'_>) -> Option<Wc> {
+    pub fn take_message<const WORD: bool>(
+        &self,
+        held: &mut Held<'_>,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         // Of what a channel is armed for, it is told.
         match self.channel {
-            Some(_) => None,
-            None => held.0.take_message_at_once::<WORD>(&self.queue),
+            Some(_) => false,
+            None => held.0.take_message_at_once::<WORD>(&self.queue, out),
         }
     }
 
     /// As [`Cq::take_message`], of an acknowledgment. `CALLS`: may call anything.
     #[inline(always)]
     #[must_use]
-    pub fn take_ack<const CALLS: bool>(&self, held: &mut Held<'_>) -> Option<Wc> {
+    pub fn take_ack<const CALLS: bool>(&self, held: &mut Held<'_>, out: impl FnOnce(&Wc)) -> bool {
         match self.channel {
-            Some(_) => None,
-            None => held.0.take_ack_at_once::<CALLS>(&self.queue),
+            Some(_) => false,
+            None => held.0.take_ack_at_once::<CALLS>(&self.queue, out),
         }
     }
 
@@ -301,10 +304,10 @@ impl Cq {
     pub unsafe fn look<const GLANCED: bool>(
         &self,
         held: &mut Held<'_>,
-        place: Place<'_>,
         to: *mut Wc,
     ) -> Looked {
-        let (Held(state), Place(engine)) = (held, place);
+        let engine = held.0.owner();
+        let state = &mut *held.0;
         let queue = &*self.queue;
         queue.note_looked();
         // Of what a channel is armed for, it is told.
@@ -372,12 +375,12 @@ impl Cq {
     /// As [`Cq::poll`].
     pub fn take_held(
         &self,
-        (held, place): (Held<'_>, Place<'_>),
+        held: Held<'_>,
         looked: Looked,
         max: usize,
         out: impl FnMut(&Wc, u64),
     ) -> Result<usize, Errno> {
-        self.take_after(place.0, held.0, looked, max, out)
+        self.take_after(held.0.owner(), held.0, looked, max, out)
     }
 
     fn take_after<G: Deref<Target = State>>(
@@ -524,11 +527,19 @@ impl Looked {
     }
 }
 
-/// An engine's lock ([`Cq::hurry`]). Apart from [`Place`]: what has two words is handed on in
-/// registers, and what has three in memory.
-pub struct Held<'a>(Hurried<'a, State>);
+/// An engine's lock ([`Cq::hurry`]). It has two words: those are handed on in registers, and three
+/// would be in memory.
+pub struct Held<'a>(HurriedOf<'a, Engine>);
 
-/// Where that is.
+impl<'a> Held<'a> {
+    /// Gives the lock back. Returns where it is.
+    #[inline(always)]
+    pub fn release(self) -> Place<'a> {
+        Place(self.0.owner())
+    }
+}
+
+/// Where an engine is ([`Held::release`]).
 #[derive(Clone, Copy)]
 pub struct Place<'a>(&'a Engine);
 

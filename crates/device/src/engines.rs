@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use causeway_biased_lock::{BiasedGuard, BiasedLock, this_thread};
+use causeway_biased_lock::{BiasedGuard, BiasedLock, Owner, this_thread};
 use causeway_identity::{QPN_INDEX_BITS, Slot};
 use causeway_shm::layout::STATS_SETS;
 use rustix::event::epoll;
@@ -93,6 +93,16 @@ pub(crate) struct Engines {
     of_rank: [AtomicU8; SLOTS],
     /// Watches the ports of all engines but the first.
     others: OwnedFd,
+}
+
+// SAFETY: a field.
+unsafe impl Owner for Engine {
+    type Data = State;
+
+    #[inline(always)]
+    fn biased_lock(&self) -> &BiasedLock<State> {
+        &self.state
+    }
 }
 
 impl Engine {

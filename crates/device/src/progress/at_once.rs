@@ -46,11 +46,15 @@ impl State {
     }
 
     /// Takes a message that [`State::glance`] has seen, for a poll of `cq`, which finds that empty.
-    /// Returns its completion; `None` where [`State::look`] must look. `WORD`: one that
-    /// [`Glance::Word`] spoke of, by a way that calls nothing; `None` where that of all messages
+    /// Gives its completion to `out`; false where [`State::look`] must look. `WORD`: one that
+    /// [`Glance::Word`] spoke of, by a way that calls nothing; false where that of all messages
     /// must look.
     #[inline(always)]
-    pub fn take_message_at_once<const WORD: bool>(&mut self, cq: &CompletionQueue) -> Option<Wc> {
+    pub fn take_message_at_once<const WORD: bool>(
+        &mut self,
+        cq: &CompletionQueue,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         let State {
             hot,
             core,
@@ -58,24 +62,35 @@ impl State {
             first_ring,
             ..
         } = self;
-        let hot = hot.get_mut(*first_ring)?;
-        let mut entry = hurry(&hot.cell.entry)?;
-        let wc = entry.take_message_at_once::<WORD>(&mut hot.probe, core, unsettled, cq)?;
+        let Some(hot) = hot.get_mut(*first_ring) else {
+            return false;
+        };
+        let Some(mut entry) = hurry(&hot.cell.entry) else {
+            return false;
+        };
+        let taken = entry.take_message_at_once::<WORD>(&mut hot.probe, core, unsettled, cq);
+        // At once, since it is in registers now.
+        let Some(wc) = taken else { return false };
+        out(&wc);
         drop(entry);
         self.end_pass();
-        Some(wc)
+        true
     }
 
     /// Takes an acknowledgment, as [`State::take_message_at_once`] takes a message, after telling
     /// the one peer that is to be told. `CALLS`: whether it may call anything; where it may not,
-    /// `None` says that the same which may must look.
+    /// false says that the same which may must look.
     #[inline(always)]
-    pub fn take_ack_at_once<const CALLS: bool>(&mut self, cq: &CompletionQueue) -> Option<Wc> {
+    pub fn take_ack_at_once<const CALLS: bool>(
+        &mut self,
+        cq: &CompletionQueue,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         if self.has_one_to_settle() {
             match CALLS {
                 true => self.settle(1),
                 false if self.settle_at_once() => {}
-                false => return None,
+                false => return false,
             }
         }
         let State {
@@ -84,14 +99,23 @@ impl State {
             first_ring,
             ..
         } = self;
-        let hot = hot.get_mut(*first_ring)?;
-        let upto = hot.probe.news()?;
-        let mut entry = hurry(&hot.cell.entry)?;
-        let wc = entry.take_ack_at_once(core, cq, upto)?;
+        let Some(hot) = hot.get_mut(*first_ring) else {
+            return false;
+        };
+        let Some(upto) = hot.probe.news() else {
+            return false;
+        };
+        let Some(mut entry) = hurry(&hot.cell.entry) else {
+            return false;
+        };
+        let Some(wc) = entry.take_ack_at_once(core, cq, upto) else {
+            return false;
+        };
+        out(&wc);
         drop(entry);
         hot.probe.note_ack(upto);
         self.end_pass();
-        Some(wc)
+        true
     }
 
     /// Tells the one peer that is to be told, if it looks by itself.
