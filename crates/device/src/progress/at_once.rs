@@ -108,10 +108,9 @@ impl State {
         let Some(mut entry) = hurry(&hot.cell.entry) else {
             return false;
         };
-        let Some(wc) = entry.take_ack_at_once(core, cq, upto) else {
+        if !entry.take_ack_at_once(core, cq, upto, out) {
             return false;
-        };
-        out(&wc);
+        }
         drop(entry);
         hot.probe.note_ack(upto);
         self.end_pass();
@@ -188,13 +187,19 @@ impl QpEntry {
 
     /// See [`State::take_ack_at_once`].
     #[inline(always)]
-    fn take_ack_at_once(&mut self, core: &Core, cq: &CompletionQueue, upto: u64) -> Option<Wc> {
+    fn take_ack_at_once(
+        &mut self,
+        core: &Core,
+        cq: &CompletionQueue,
+        upto: u64,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         let Link::Ring(ring) = &mut self.link else {
-            return None;
+            return false;
         };
         if !std::ptr::eq(&raw const *self.poster.send_cq, cq) {
-            return None;
+            return false;
         }
-        ring.take_ack_at_once(&mut self.qp, core, cq, upto)
+        ring.take_ack_at_once(&mut self.qp, core, cq, upto, out)
     }
 }

@@ -78,15 +78,21 @@ impl Qp {
         self.took_message(wr_id, len)
     }
 
-    /// The peer has acknowledged the requests below `upto`: takes the oldest work request, if it is
-    /// a plain send that this completes, the only one, with a completion, and nothing else follows
-    /// from it. Returns that completion, which is the device's to give to the program at once: its
-    /// place in the queue, and those of the unsignaled ones before it, are free. `None`, with
-    /// nothing done, where there is more to look at.
+    /// The peer has acknowledged the requests below `upto`: the completion of the oldest work
+    /// request, if it is a plain send that this completes, the only one, with a completion, and
+    /// nothing else follows from it. `None` where there is more to look at.
     #[inline(always)]
     #[must_use]
-    pub fn take_one_acked(&mut self, upto: u64) -> Option<Wc> {
-        self.transport.take_one_acked(&mut self.work, upto)
+    pub fn one_acked(&self, upto: u64) -> Option<Wc> {
+        self.transport.one_acked(&self.work, upto)
+    }
+
+    /// Takes the work request whose completion [`Qp::one_acked`] has shown, which the device gives
+    /// to the program at once: its place in the queue, and those of the unsignaled ones before it,
+    /// are free.
+    #[inline(always)]
+    pub fn take_one_acked(&mut self, upto: u64) {
+        self.transport.take_one_acked(&mut self.work, upto);
     }
 
     /// Whether a SEND without options, of `len` bytes, can be posted and sent at once as segment
