@@ -444,7 +444,8 @@ impl QpEntry {
     /// See [`Qp::post_recv_range`].
     #[inline(always)]
     fn post_recv_range(&mut self, wr_id: u64, range: Sge) -> bool {
-        if self.qp.is_recv_full() {
+        // The gate of most is the length of the queue.
+        if !self.qp.takes_recv_range() && self.qp.is_recv_full() {
             self.take_released();
         }
         self.qp.post_recv_range(wr_id, range)

@@ -37,6 +37,13 @@ impl Qp {
         self.work.is_recv_full()
     }
 
+    /// Whether [`Qp::post_recv_range`] may post one.
+    #[inline(always)]
+    #[must_use]
+    pub fn takes_recv_range(&self) -> bool {
+        self.work.takes_recv_range()
+    }
+
     /// As [`Qp::post_recv`] of a receive of one range, where nothing is out of the ordinary: the
     /// shortest way. Returns false, with nothing done, where that must look.
     #[inline(always)]
