@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::os::fd::RawFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::context::Context;
 use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
 use crate::events::EventSource;
+use crate::hot::Hot;
 use crate::limits::LIMITS;
 use crate::shared::Shared;
 use crate::state::State;
@@ -263,34 +265,49 @@ impl Cq {
     /// Looks at what is likely to have something, where no completion waits: says what to call.
     #[inline(always)]
     #[must_use]
-    pub fn glance(&self, held: &Held<'_>) -> Glance {
+    pub fn glance(&self, held: &mut Held<'_>) -> Glance {
         held.0.glance()
     }
 
     /// Takes the message that [`Cq::glance`] has seen, and gives its completion, which goes before
     /// all that is in the queue, to `out`. Returns false where [`Cq::look`] must look. `WORD`: of
     /// [`Glance::Word`]; false where the same of all messages must look. Calls nothing then.
+    ///
+    /// # Safety
+    /// [`Cq::glance`] has shown `ring` by means of `held`, with which nothing has been done since
+    /// but what has returned false here or in [`Cq::take_ack`].
     #[inline(always)]
     #[must_use]
-    pub fn take_message<const WORD: bool>(
+    pub unsafe fn take_message<const WORD: bool>(
         &self,
         held: &mut Held<'_>,
+        ring: GlancedRing,
         out: impl FnOnce(&Wc),
     ) -> bool {
         // Of what a channel is armed for, it is told.
         match self.channel {
             Some(_) => false,
-            None => held.0.take_message_at_once::<WORD>(&self.queue, out),
+            // SAFETY: the caller's promise.
+            None => unsafe { held.0.take_message_at_once::<WORD>(ring, &self.queue, out) },
         }
     }
 
     /// As [`Cq::take_message`], of an acknowledgment. `CALLS`: may call anything.
+    ///
+    /// # Safety
+    /// As there.
     #[inline(always)]
     #[must_use]
-    pub fn take_ack<const CALLS: bool>(&self, held: &mut Held<'_>, out: impl FnOnce(&Wc)) -> bool {
+    pub unsafe fn take_ack<const CALLS: bool>(
+        &self,
+        held: &mut Held<'_>,
+        ring: GlancedRing,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         match self.channel {
             Some(_) => false,
-            None => held.0.take_ack_at_once::<CALLS>(&self.queue, out),
+            // SAFETY: the caller's promise.
+            None => unsafe { held.0.take_ack_at_once::<CALLS>(ring, &self.queue, out) },
         }
     }
 
@@ -301,11 +318,7 @@ impl Cq {
     /// # Safety
     /// `to` may be written.
     #[inline(always)]
-    pub unsafe fn look<const GLANCED: bool>(
-        &self,
-        held: &mut Held<'_>,
-        to: *mut Wc,
-    ) -> Looked {
+    pub unsafe fn look<const GLANCED: bool>(&self, held: &mut Held<'_>, to: *mut Wc) -> Looked {
         let engine = held.0.owner();
         let state = &mut *held.0;
         let queue = &*self.queue;
@@ -462,15 +475,37 @@ impl Cq {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Glance {
     /// A record has come ([`Cq::take_message`]).
-    Record,
+    Record(GlancedRing),
     /// As that, and it is likely to be a message of 8 bytes and no more.
-    Word,
+    Word(GlancedRing),
     /// An acknowledgment has, or peers are to be told first ([`Cq::take_ack`]).
-    Ack,
+    Ack(GlancedRing),
     /// Nothing: the other places are to be looked at ([`Cq::look`]).
     Nothing,
     /// All places are to be looked at, by [`Cq::look`] too.
     All,
+}
+
+/// The ring that a glance has looked at: who takes from it need not find it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlancedRing(NonNull<Hot>);
+
+impl GlancedRing {
+    /// Of one in an engine's list.
+    #[inline(always)]
+    pub(crate) fn of(hot: &mut Hot) -> Self {
+        GlancedRing(NonNull::from(hot))
+    }
+
+    /// That one.
+    ///
+    /// # Safety
+    /// It is where it was, which nothing else refers to.
+    #[inline(always)]
+    pub(crate) unsafe fn get<'a>(mut self) -> &'a mut Hot {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.as_mut() }
+    }
 }
 
 /// What came of it that a program has looked for completions. Bits of one byte: what is frequent is

@@ -117,7 +117,7 @@ pub use ah::Ah;
 pub use av::Av;
 pub use completion_queue::Waiting;
 pub use context::Context;
-pub use cq::{CompChannel, Cq, Glance, Held, Looked, Place};
+pub use cq::{CompChannel, Cq, Glance, GlancedRing, Held, Looked, Place};
 pub use destination::is_group;
 pub use endpoint::fork_init;
 pub use errno::{Errno, OpenError};

@@ -2,7 +2,7 @@
 
 use crate::abi::{IbvCq, IbvWc};
 use crate::{errno, objects};
-use causeway_device::{Cq, Errno, Glance, Held, Looked, Place, Waiting};
+use causeway_device::{Cq, Errno, Glance, GlancedRing, Held, Looked, Place, Waiting};
 use causeway_proto::types::{Wc, WcFlags};
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -16,12 +16,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
         match dev.waiting() {
             Waiting::Some => return take_plain(dev, max(), wc),
             Waiting::None if entries > 0 => {
-                if let Some(held) = dev.hurry() {
+                if let Some(mut held) = dev.hurry() {
                     let max = entries as usize;
-                    return match dev.glance(&held) {
-                        Glance::Word => take_word(dev, held, max, wc),
-                        Glance::Record => take_message(dev, held, max, wc),
-                        Glance::Ack => take_ack(dev, held, max, wc),
+                    return match dev.glance(&mut held) {
+                        Glance::Word(ring) => take_word(dev, held, ring, max, wc),
+                        Glance::Record(ring) => take_message(dev, held, ring, max, wc),
+                        Glance::Ack(ring) => take_ack(dev, held, ring, max, wc),
                         Glance::Nothing => look::<true>(dev, held, max, wc),
                         Glance::All => look::<false>(dev, held, max, wc),
                     };
@@ -37,13 +37,19 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
 /// for what it leaves to others at its end: so it saves few registers.
 ///
 /// # Safety
-/// As [`look`].
+/// As [`look`]; a glance has just shown `ring`, and nothing was taken since.
 #[inline(never)]
-unsafe fn take_word(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+unsafe fn take_word(
+    dev: &Cq,
+    mut held: Held<'_>,
+    ring: GlancedRing,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if !dev.take_message::<true>(&mut held, |taken| hand_over(taken, wc)) {
-            return take_message(dev, held, max, wc);
+        if !dev.take_message::<true>(&mut held, ring, |taken| hand_over(taken, wc)) {
+            return take_message(dev, held, ring, max, wc);
         }
         if max > 1 {
             return take_behind_message(dev, held, max, wc);
@@ -66,12 +72,18 @@ fn note_time(place: Place<'_>) -> c_int {
 /// Takes a message that a glance has seen, if it can be taken at once.
 ///
 /// # Safety
-/// As [`look`].
+/// As [`look`]; a glance has just shown `ring`, and nothing was taken since.
 #[inline(never)]
-unsafe fn take_message(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+unsafe fn take_message(
+    dev: &Cq,
+    mut held: Held<'_>,
+    ring: GlancedRing,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if !dev.take_message::<false>(&mut held, |taken| hand_over(taken, wc)) {
+        if !dev.take_message::<false>(&mut held, ring, |taken| hand_over(taken, wc)) {
             return look::<false>(dev, held, max, wc);
         }
         if max > 1 {
@@ -88,11 +100,11 @@ unsafe fn take_message(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc)
 /// # Safety
 /// As [`look`]; `max` is more than 1.
 #[inline(never)]
-unsafe fn take_behind_message(dev: &Cq, held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+unsafe fn take_behind_message(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         // Several at a time take less than one after the other.
-        if matches!(dev.glance(&held), Glance::Record | Glance::Word) {
+        if matches!(dev.glance(&mut held), Glance::Record(_) | Glance::Word(_)) {
             // That the queue has overrun the next poll says.
             return 1 + look::<false>(dev, held, max - 1, wc.add(1)).max(0);
         }
@@ -107,13 +119,19 @@ unsafe fn take_behind_message(dev: &Cq, held: Held<'_>, max: usize, wc: *mut Ibv
 /// As [`take_message`], of an acknowledgment. It calls nothing, as [`take_word`] does.
 ///
 /// # Safety
-/// As [`look`].
+/// As [`look`]; a glance has just shown `ring`, and nothing was taken since.
 #[inline(never)]
-unsafe fn take_ack(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+unsafe fn take_ack(
+    dev: &Cq,
+    mut held: Held<'_>,
+    ring: GlancedRing,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if !dev.take_ack::<false>(&mut held, |taken| hand_over(taken, wc)) {
-            return take_ack_slowly(dev, held, max, wc);
+        if !dev.take_ack::<false>(&mut held, ring, |taken| hand_over(taken, wc)) {
+            return take_ack_slowly(dev, held, ring, max, wc);
         }
     }
     let place = held.release();
@@ -144,12 +162,18 @@ unsafe fn note_ack(dev: &Cq, place: Place<'_>, max: usize, wc: *mut IbvWc) -> c_
 /// As [`take_ack`], which may call what it needs.
 ///
 /// # Safety
-/// As [`look`].
+/// As [`look`]; a glance has just shown `ring`, and nothing was taken since.
 #[inline(never)]
-unsafe fn take_ack_slowly(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+unsafe fn take_ack_slowly(
+    dev: &Cq,
+    mut held: Held<'_>,
+    ring: GlancedRing,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if !dev.take_ack::<true>(&mut held, |taken| hand_over(taken, wc)) {
+        if !dev.take_ack::<true>(&mut held, ring, |taken| hand_over(taken, wc)) {
             return look::<false>(dev, held, max, wc);
         }
         note_ack(dev, held.release(), max, wc)

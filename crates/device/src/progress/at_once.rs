@@ -9,25 +9,26 @@ use causeway_shm::ring::{Probe, Seen};
 use super::short::PASSES_PER_LONG_ONE;
 use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
-use crate::cq::Glance;
+use crate::cq::{Glance, GlancedRing};
 use crate::qp_entry::{Link, QpEntry};
 use crate::state::State;
 
 impl State {
     /// Looks at the ring that is likely to have something, and changes nothing.
     #[inline(always)]
-    pub fn glance(&self) -> Glance {
+    pub fn glance(&mut self) -> Glance {
         if self.is_long_pass() {
             return Glance::All;
         }
-        let Some(hot) = self.hot.get(self.first_ring) else {
+        let Some(hot) = self.hot.get_mut(self.first_ring) else {
             return Glance::All;
         };
+        let ring = GlancedRing::of(hot);
         match hot.probe.glance() {
-            Seen::Record if hot.probe.has_word() => Glance::Word,
-            Seen::Record => Glance::Record,
-            Seen::Ack => Glance::Ack,
-            Seen::Nothing if self.has_one_to_settle() => Glance::Ack,
+            Seen::Record if hot.probe.has_word() => Glance::Word(ring),
+            Seen::Record => Glance::Record(ring),
+            Seen::Ack => Glance::Ack(ring),
+            Seen::Nothing if self.has_one_to_settle() => Glance::Ack(ring),
             Seen::Nothing => Glance::Nothing,
         }
     }
@@ -49,22 +50,21 @@ impl State {
     /// Gives its completion to `out`; false where [`State::look`] must look. `WORD`: one that
     /// [`Glance::Word`] spoke of, by a way that calls nothing; false where that of all messages
     /// must look.
+    ///
+    /// # Safety
+    /// [`State::glance`] has shown `ring`, and no ring was added to the list or removed since.
     #[inline(always)]
-    pub fn take_message_at_once<const WORD: bool>(
+    pub unsafe fn take_message_at_once<const WORD: bool>(
         &mut self,
+        ring: GlancedRing,
         cq: &CompletionQueue,
         out: impl FnOnce(&Wc),
     ) -> bool {
         let State {
-            hot,
-            core,
-            unsettled,
-            first_ring,
-            ..
+            core, unsettled, ..
         } = self;
-        let Some(hot) = hot.get_mut(*first_ring) else {
-            return false;
-        };
+        // SAFETY: where it was, as the caller promises; the list is not looked at meanwhile.
+        let hot = unsafe { ring.get() };
         let Some(mut entry) = hurry(&hot.cell.entry) else {
             return false;
         };
@@ -80,9 +80,13 @@ impl State {
     /// Takes an acknowledgment, as [`State::take_message_at_once`] takes a message, after telling
     /// the one peer that is to be told. `CALLS`: whether it may call anything; where it may not,
     /// false says that the same which may must look.
+    ///
+    /// # Safety
+    /// As there.
     #[inline(always)]
-    pub fn take_ack_at_once<const CALLS: bool>(
+    pub unsafe fn take_ack_at_once<const CALLS: bool>(
         &mut self,
+        ring: GlancedRing,
         cq: &CompletionQueue,
         out: impl FnOnce(&Wc),
     ) -> bool {
@@ -93,15 +97,10 @@ impl State {
                 false => return false,
             }
         }
-        let State {
-            hot,
-            core,
-            first_ring,
-            ..
-        } = self;
-        let Some(hot) = hot.get_mut(*first_ring) else {
-            return false;
-        };
+        let core = &self.core;
+        // SAFETY: where it was, as the caller promises: to tell a peer changes no list of rings,
+        // and this one is not looked at meanwhile.
+        let hot = unsafe { ring.get() };
         let Some(upto) = hot.probe.news() else {
             return false;
         };

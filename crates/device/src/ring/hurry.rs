@@ -58,8 +58,7 @@ impl RingLink {
                 false => None,
             }
         } else {
-            self.local
-                .known_word(&poster.mrs, (addr, wr.lkey()), false)
+            self.local.known_word(&poster.mrs, (addr, wr.lkey()), false)
         };
         let Some(local) = local else {
             return false;
@@ -91,13 +90,8 @@ impl RingLink {
         if !plain || !qp.has_plain_place(WORD, seq) {
             return Sent::Declined;
         }
-        let range = Sge {
-            addr: wr.addr(),
-            length: WORD,
-            lkey: wr.lkey(),
-        };
-        let known = (range.addr, range.lkey);
-        let Some(at) = self.local.known_word(&poster.mrs, known, false) else {
+        let range = (wr.addr(), wr.lkey());
+        let Some(at) = self.local.known_word(&poster.mrs, range, false) else {
             return Sent::Declined;
         };
         let Some(slot) = self.memory.ring.tx.reserve_short_at_once() else {
@@ -109,11 +103,17 @@ impl RingLink {
             return Sent::Declined;
         }
         slot.publish(kind::MESSAGE, LAST, seq, [word], WORD as usize);
+        // From the program's request again: to keep it would take registers from all that is
+        // between. If the peer wants the message again, the range is looked up by its key.
         let send = PlainSend {
             wr_id: wr.wr_id(),
-            flags,
+            flags: wr.flags(),
             len: WORD,
-            payload: PlainPayload::Range(range),
+            payload: PlainPayload::Range(Sge {
+                addr: wr.addr(),
+                length: WORD,
+                lkey: wr.lkey(),
+            }),
         };
         qp.put_plain(send, seq);
         self.link.wrote_request();

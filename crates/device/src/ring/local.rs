@@ -67,7 +67,12 @@ impl Local {
 
     /// As [`Local::known`], of a word.
     #[inline(always)]
-    pub fn known_word(&self, mrs: &MrReader, (addr, key): (u64, u32), write: bool) -> Option<usize> {
+    pub fn known_word(
+        &self,
+        mrs: &MrReader,
+        (addr, key): (u64, u32),
+        write: bool,
+    ) -> Option<usize> {
         let at = addr.wrapping_sub(self.from);
         let known = self.is_current(mrs, key) && at < self.words[usize::from(write)];
         known.then(|| at.wrapping_add(self.start) as usize)
@@ -170,7 +175,10 @@ mod tests {
     #[test]
     fn a_region_shorter_than_a_word_holds_none() {
         let (table, reader, _) = table(Access::LOCAL_WRITE);
-        let key = table.write().insert(PD, (AT, 7), IOVA, Access::LOCAL_WRITE).unwrap();
+        let key = table
+            .write()
+            .insert(PD, (AT, 7), IOVA, Access::LOCAL_WRITE)
+            .unwrap();
         let mut local = Local::default();
         assert_eq!(local.find(&reader, || PD, (IOVA, 7, key), true), Ok(AT));
         for write in [false, true] {

@@ -114,17 +114,20 @@ fn poll(side: &Side) -> Option<Wc> {
     {
         let mut found = None;
         let mut out = |wc: &Wc| found = Some(*wc);
-        let taken = match side.cq.glance(&held) {
-            Glance::Word => {
-                side.cq.take_message::<true>(&mut held, &mut out)
-                    || side.cq.take_message::<false>(&mut held, &mut out)
+        // SAFETY: the glance shows the ring, and what follows declines before the next is called.
+        let taken = unsafe {
+            match side.cq.glance(&mut held) {
+                Glance::Word(ring) => {
+                    side.cq.take_message::<true>(&mut held, ring, &mut out)
+                        || side.cq.take_message::<false>(&mut held, ring, &mut out)
+                }
+                Glance::Record(ring) => side.cq.take_message::<false>(&mut held, ring, &mut out),
+                Glance::Ack(ring) => {
+                    side.cq.take_ack::<false>(&mut held, ring, &mut out)
+                        || side.cq.take_ack::<true>(&mut held, ring, &mut out)
+                }
+                Glance::Nothing | Glance::All => false,
             }
-            Glance::Record => side.cq.take_message::<false>(&mut held, &mut out),
-            Glance::Ack => {
-                side.cq.take_ack::<false>(&mut held, &mut out)
-                    || side.cq.take_ack::<true>(&mut held, &mut out)
-            }
-            Glance::Nothing | Glance::All => false,
         };
         assert_eq!(taken, found.is_some());
         if taken {

@@ -179,8 +179,9 @@ fn poll(side: &Side, words: &mut u32) -> Option<Wc> {
     let mut found = None;
     if side.cq.waiting() == Waiting::None
         && let Some(mut held) = side.cq.hurry()
-        && side.cq.glance(&held) == Glance::Word
-        && side.cq.take_message::<true>(&mut held, |wc| found = Some(*wc))
+        && let Glance::Word(ring) = side.cq.glance(&mut held)
+        // SAFETY: the glance has shown it.
+        && unsafe { side.cq.take_message::<true>(&mut held, ring, |wc| found = Some(*wc)) }
     {
         *words += 1;
         return found;

@@ -200,7 +200,11 @@ fn the_oldest_is_taken_for_a_poll_if_it_alone_is_acknowledged() {
         post(&mut a, wr_id, seq, range(0));
     }
     assert_eq!(take_one_acked(&mut a, FIRST), None, "no news");
-    assert_eq!(take_one_acked(&mut a, FIRST + 2), None, "two are acknowledged");
+    assert_eq!(
+        take_one_acked(&mut a, FIRST + 2),
+        None,
+        "two are acknowledged"
+    );
     let wc = take_one_acked(&mut a, FIRST + 1).unwrap();
     assert_eq!((wc.wr_id, wc.status), (10, WcStatus::Success));
     assert_eq!((wc.opcode, wc.byte_len), (crate::types::WcOpcode::Send, 8));
@@ -218,7 +222,11 @@ fn one_with_others_behind_it_or_without_a_completion_is_not_taken_for_a_poll() {
     let (mut a, _) = pair();
     post(&mut a, 10, FIRST, range(0));
     a.send(SendOp::SendImm(1), SIGNALED, &[(0, 4)]);
-    assert_eq!(take_one_acked(&mut a, FIRST + 1), None, "another is behind it");
+    assert_eq!(
+        take_one_acked(&mut a, FIRST + 1),
+        None,
+        "another is behind it"
+    );
     let (mut a, _) = pair();
     let silent = PlainSend {
         wr_id: 10,

@@ -259,7 +259,10 @@ impl Link {
     /// request below that was not complete ([`crate::qp::Qp::take_one_acked`]).
     #[inline(always)]
     pub fn took_ack(&mut self, upto: u64) {
-        debug_assert!(self.acked < upto && upto <= self.next_request(), "it was sent");
+        debug_assert!(
+            self.acked < upto && upto <= self.next_request(),
+            "it was sent"
+        );
         self.acked = upto;
     }
 
