@@ -2,11 +2,10 @@
 
 use std::ops::Deref;
 use std::os::fd::RawFd;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use causeway_biased_lock::{BiasedGuard, HurriedOf, hurry};
+use causeway_biased_lock::{BiasedGuard, hurry};
 use causeway_cancel::Allowed;
 use causeway_proto::Instant;
 use causeway_proto::types::Wc;
@@ -19,7 +18,7 @@ use crate::context::Context;
 use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
 use crate::events::EventSource;
-use crate::hot::Hot;
+use crate::glance::{Glance, GlancedRing, Held};
 use crate::limits::LIMITS;
 use crate::shared::Shared;
 use crate::state::State;
@@ -471,43 +470,6 @@ impl Cq {
     }
 }
 
-/// What a poll does first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glance {
-    /// A record has come ([`Cq::take_message`]).
-    Record(GlancedRing),
-    /// As that, and it is likely to be a message of 8 bytes and no more.
-    Word(GlancedRing),
-    /// An acknowledgment has, or peers are to be told first ([`Cq::take_ack`]).
-    Ack(GlancedRing),
-    /// Nothing: the other places are to be looked at ([`Cq::look`]).
-    Nothing,
-    /// All places are to be looked at, by [`Cq::look`] too.
-    All,
-}
-
-/// The ring that a glance has looked at: who takes from it need not find it again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GlancedRing(NonNull<Hot>);
-
-impl GlancedRing {
-    /// Of one in an engine's list.
-    #[inline(always)]
-    pub(crate) fn of(hot: &mut Hot) -> Self {
-        GlancedRing(NonNull::from(hot))
-    }
-
-    /// That one.
-    ///
-    /// # Safety
-    /// It is where it was, which nothing else refers to.
-    #[inline(always)]
-    pub(crate) unsafe fn get<'a>(mut self) -> &'a mut Hot {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.as_mut() }
-    }
-}
-
 /// What came of it that a program has looked for completions. Bits of one byte: what is frequent is
 /// told from all else by one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -559,42 +521,6 @@ impl Looked {
         if self.has(Looked::YIELDS) {
             std::thread::yield_now();
         }
-    }
-}
-
-/// An engine's lock ([`Cq::hurry`]). It has two words: those are handed on in registers, and three
-/// would be in memory.
-pub struct Held<'a>(HurriedOf<'a, Engine>);
-
-impl<'a> Held<'a> {
-    /// Gives the lock back. Returns where it is.
-    #[inline(always)]
-    pub fn release(self) -> Place<'a> {
-        Place(self.0.owner())
-    }
-}
-
-/// Where an engine is ([`Held::release`]).
-#[derive(Clone, Copy)]
-pub struct Place<'a>(&'a Engine);
-
-impl Place<'_> {
-    /// A poll has found something, by a way that looks at nothing else.
-    #[inline(always)]
-    pub fn note_call(self) {
-        self.0.note_call();
-    }
-
-    /// As [`Place::note_call`], but for the time: whether [`Place::note_time`] is to note that.
-    #[inline(always)]
-    #[must_use]
-    pub fn count_call(&self) -> bool {
-        self.0.count_reading_call()
-    }
-
-    /// See [`Place::count_call`].
-    pub fn note_time(self) {
-        self.0.note_time(&Now::default());
     }
 }
 

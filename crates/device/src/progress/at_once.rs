@@ -9,7 +9,7 @@ use causeway_shm::ring::{Probe, Seen};
 use super::short::PASSES_PER_LONG_ONE;
 use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
-use crate::cq::{Glance, GlancedRing};
+use crate::glance::{Glance, GlancedRing};
 use crate::qp_entry::{Link, QpEntry};
 use crate::state::State;
 
