@@ -3,7 +3,6 @@
 //! knows in the others. What takes a call is declined, with nothing changed that the ways of all
 //! lengths ([`super::short`], [`super::transmit`]) would not do again alike.
 
-use causeway_proto::host::Remote;
 use causeway_proto::qp::{PlainPayload, PlainSend, Qp as ProtoQp};
 use causeway_proto::ring::{LAST, kind};
 use causeway_proto::types::{SendFlags, Sge, Wc};
@@ -45,7 +44,7 @@ impl RingLink {
         }
         let rkey = wr.rkey();
         let to = wr.remote_addr();
-        let Some(cached) = self.direct.cached(rkey, to, WORD, Remote::Write) else {
+        let Some(cached) = self.direct.cached_word(rkey, to) else {
             return false;
         };
         if !cached.at.addr().is_multiple_of(WORD as usize) {
