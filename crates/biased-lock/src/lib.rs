@@ -51,55 +51,94 @@ pub type BiasedLock<T> = Mutex<RawBiasedLock, T>;
 #[cfg(not(loom))]
 pub type BiasedGuard<'a, T> = MutexGuard<'a, RawBiasedLock, T>;
 
-/// Its guard in the hands of a thread that it is biased to ([`hurry`]).
+/// What has such a lock, or is one.
+///
+/// # Safety
+/// It is the same lock at each call.
 #[cfg(not(loom))]
-pub struct Hurried<'a, T> {
-    lock: &'a BiasedLock<T>,
+pub unsafe trait Owner {
+    /// What is behind the lock.
+    type Data;
+
+    /// The lock.
+    fn biased_lock(&self) -> &BiasedLock<Self::Data>;
+}
+
+// SAFETY: itself.
+#[cfg(not(loom))]
+unsafe impl<T> Owner for BiasedLock<T> {
+    type Data = T;
+
+    #[inline(always)]
+    fn biased_lock(&self) -> &BiasedLock<T> {
+        self
+    }
+}
+
+/// The guard of such a lock in the hands of a thread that it is biased to ([`hurry`]). It leads to
+/// the lock's owner by the word that leads to the lock.
+#[cfg(not(loom))]
+pub struct HurriedOf<'a, O: Owner> {
+    owner: &'a O,
     grant: usize,
     /// It is given back by the thread that took it.
     _here: std::marker::PhantomData<*const ()>,
 }
 
+/// The same, of a lock that is nobody's.
+#[cfg(not(loom))]
+pub type Hurried<'a, T> = HurriedOf<'a, BiasedLock<T>>;
+
 /// Takes the lock if it is biased to the calling thread, and only then. It calls nothing, and
 /// neither does the guard's end: who has to keep nothing for a call saves no registers.
 #[cfg(not(loom))]
 #[inline(always)]
-pub fn hurry<T>(lock: &BiasedLock<T>) -> Option<Hurried<'_, T>> {
+pub fn hurry<O: Owner>(owner: &O) -> Option<HurriedOf<'_, O>> {
     // SAFETY: what is taken is given back by the guard.
-    let grant = unsafe { lock.raw() }.hurry()?;
-    Some(Hurried {
-        lock,
+    let grant = unsafe { owner.biased_lock().raw() }.hurry()?;
+    Some(HurriedOf {
+        owner,
         grant,
         _here: std::marker::PhantomData,
     })
 }
 
 #[cfg(not(loom))]
-impl<T> std::ops::Deref for Hurried<'_, T> {
-    type Target = T;
+impl<'a, O: Owner> HurriedOf<'a, O> {
+    /// What has the lock.
+    #[inline(always)]
+    #[must_use]
+    pub fn owner(&self) -> &'a O {
+        self.owner
+    }
+}
+
+#[cfg(not(loom))]
+impl<O: Owner> std::ops::Deref for HurriedOf<'_, O> {
+    type Target = O::Data;
 
     #[inline(always)]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &O::Data {
         // SAFETY: the guard has the lock.
-        unsafe { &*self.lock.data_ptr() }
+        unsafe { &*self.owner.biased_lock().data_ptr() }
     }
 }
 
 #[cfg(not(loom))]
-impl<T> std::ops::DerefMut for Hurried<'_, T> {
+impl<O: Owner> std::ops::DerefMut for HurriedOf<'_, O> {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut T {
+    fn deref_mut(&mut self) -> &mut O::Data {
         // SAFETY: the guard has the lock, and is borrowed alone.
-        unsafe { &mut *self.lock.data_ptr() }
+        unsafe { &mut *self.owner.biased_lock().data_ptr() }
     }
 }
 
 #[cfg(not(loom))]
-impl<T> Drop for Hurried<'_, T> {
+impl<O: Owner> Drop for HurriedOf<'_, O> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: taken so by this thread, which the guard does not leave.
-        unsafe { self.lock.raw().give_back_by(self.grant) };
+        unsafe { self.owner.biased_lock().raw().give_back_by(self.grant) };
     }
 }
 

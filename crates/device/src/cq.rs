@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use causeway_biased_lock::{BiasedGuard, Hurried, hurry};
+use causeway_biased_lock::{BiasedGuard, hurry};
 use causeway_cancel::Allowed;
 use causeway_proto::Instant;
 use causeway_proto::types::Wc;
@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
 use crate::events::EventSource;
+use crate::glance::{Glance, GlancedRing, Held};
 use crate::limits::LIMITS;
 use crate::shared::Shared;
 use crate::state::State;
@@ -256,38 +257,56 @@ impl Cq {
     /// The engine's lock, if it is biased towards this thread: [`Cq::poll`] in pieces, the frequent
     /// ones of which call nothing. It is not to be held for anything else.
     #[inline(always)]
-    pub fn hurry(&self) -> Option<(Held<'_>, Place<'_>)> {
-        let engine = self.engine();
-        hurry(&engine.state).map(|state| (Held(state), Place(engine)))
+    pub fn hurry(&self) -> Option<Held<'_>> {
+        hurry(self.engine()).map(Held)
     }
 
     /// Looks at what is likely to have something, where no completion waits: says what to call.
     #[inline(always)]
     #[must_use]
-    pub fn glance(&self, held: &Held<'_>) -> Glance {
+    pub fn glance(&self, held: &mut Held<'_>) -> Glance {
         held.0.glance()
     }
 
-    /// Takes the message that [`Cq::glance`] has seen. Returns its completion, which goes before
-    /// all that is in the queue; `None` where [`Cq::look`] must look. `WORD`: of [`Glance::Word`];
-    /// `None` where the same of all messages must look. Calls nothing then.
+    /// Takes the message that [`Cq::glance`] has seen, and gives its completion, which goes before
+    /// all that is in the queue, to `out`. Returns false where [`Cq::look`] must look. `WORD`: of
+    /// [`Glance::Word`]; false where the same of all messages must look. Calls nothing then.
+    ///
+    /// # Safety
+    /// [`Cq::glance`] has shown `ring` by means of `held`, with which nothing has been done since
+    /// but what has returned false here or in [`Cq::take_ack`].
     #[inline(always)]
     #[must_use]
-    pub fn take_message<const WORD: bool>(&self, held: &mut Held<'_>) -> Option<Wc> {
+    pub unsafe fn take_message<const WORD: bool>(
+        &self,
+        held: &mut Held<'_>,
+        ring: GlancedRing,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         // Of what a channel is armed for, it is told.
         match self.channel {
-            Some(_) => None,
-            None => held.0.take_message_at_once::<WORD>(&self.queue),
+            Some(_) => false,
+            // SAFETY: the caller's promise.
+            None => unsafe { held.0.take_message_at_once::<WORD>(ring, &self.queue, out) },
         }
     }
 
     /// As [`Cq::take_message`], of an acknowledgment. `CALLS`: may call anything.
+    ///
+    /// # Safety
+    /// As there.
     #[inline(always)]
     #[must_use]
-    pub fn take_ack<const CALLS: bool>(&self, held: &mut Held<'_>) -> Option<Wc> {
+    pub unsafe fn take_ack<const CALLS: bool>(
+        &self,
+        held: &mut Held<'_>,
+        ring: GlancedRing,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         match self.channel {
-            Some(_) => None,
-            None => held.0.take_ack_at_once::<CALLS>(&self.queue),
+            Some(_) => false,
+            // SAFETY: the caller's promise.
+            None => unsafe { held.0.take_ack_at_once::<CALLS>(ring, &self.queue, out) },
         }
     }
 
@@ -298,13 +317,9 @@ impl Cq {
     /// # Safety
     /// `to` may be written.
     #[inline(always)]
-    pub unsafe fn look<const GLANCED: bool>(
-        &self,
-        held: &mut Held<'_>,
-        place: Place<'_>,
-        to: *mut Wc,
-    ) -> Looked {
-        let (Held(state), Place(engine)) = (held, place);
+    pub unsafe fn look<const GLANCED: bool>(&self, held: &mut Held<'_>, to: *mut Wc) -> Looked {
+        let engine = held.0.owner();
+        let state = &mut *held.0;
         let queue = &*self.queue;
         queue.note_looked();
         // Of what a channel is armed for, it is told.
@@ -372,12 +387,12 @@ impl Cq {
     /// As [`Cq::poll`].
     pub fn take_held(
         &self,
-        (held, place): (Held<'_>, Place<'_>),
+        held: Held<'_>,
         looked: Looked,
         max: usize,
         out: impl FnMut(&Wc, u64),
     ) -> Result<usize, Errno> {
-        self.take_after(place.0, held.0, looked, max, out)
+        self.take_after(held.0.owner(), held.0, looked, max, out)
     }
 
     fn take_after<G: Deref<Target = State>>(
@@ -455,21 +470,6 @@ impl Cq {
     }
 }
 
-/// What a poll does first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glance {
-    /// A record has come ([`Cq::take_message`]).
-    Record,
-    /// As that, and it is likely to be a message of 8 bytes and no more.
-    Word,
-    /// An acknowledgment has, or peers are to be told first ([`Cq::take_ack`]).
-    Ack,
-    /// Nothing: the other places are to be looked at ([`Cq::look`]).
-    Nothing,
-    /// All places are to be looked at, by [`Cq::look`] too.
-    All,
-}
-
 /// What came of it that a program has looked for completions. Bits of one byte: what is frequent is
 /// told from all else by one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -521,34 +521,6 @@ impl Looked {
         if self.has(Looked::YIELDS) {
             std::thread::yield_now();
         }
-    }
-}
-
-/// An engine's lock ([`Cq::hurry`]). Apart from [`Place`]: what has two words is handed on in
-/// registers, and what has three in memory.
-pub struct Held<'a>(Hurried<'a, State>);
-
-/// Where that is.
-#[derive(Clone, Copy)]
-pub struct Place<'a>(&'a Engine);
-
-impl Place<'_> {
-    /// A poll has found something, by a way that looks at nothing else.
-    #[inline(always)]
-    pub fn note_call(self) {
-        self.0.note_call();
-    }
-
-    /// As [`Place::note_call`], but for the time: whether [`Place::note_time`] is to note that.
-    #[inline(always)]
-    #[must_use]
-    pub fn count_call(&self) -> bool {
-        self.0.count_reading_call()
-    }
-
-    /// See [`Place::count_call`].
-    pub fn note_time(self) {
-        self.0.note_time(&Now::default());
     }
 }
 

@@ -55,6 +55,8 @@ struct Translation {
     from: u64,
     to: u64,
     at: *mut u8,
+    /// In how many places from there on 8 bytes may begin that are written.
+    words: u64,
     /// What all that was found by: as long as the peer says the same, it holds.
     publication: Publication,
     grant: Grant,
@@ -159,6 +161,20 @@ impl Direct {
         })
     }
 
+    /// As [`Direct::cached`], of 8 bytes that are to be written.
+    #[inline(always)]
+    pub fn cached_word(&self, key: u32, addr: u64) -> Option<Cached<'_>> {
+        let known = self.translation.as_ref()?;
+        let before = addr.wrapping_sub(known.from);
+        if known.key != key || before >= known.words {
+            return None;
+        }
+        Some(Cached {
+            at: known.at.wrapping_add(before as usize),
+            by: known,
+        })
+    }
+
     /// Remembers where a region is whose byte at an offset of the segment was just found. The
     /// entry may lie: what counts is that all it makes of addresses is inside the window.
     fn remember(&mut self, entry: &MrEntry, (stamp, grant): (Stamp, Grant), offset: u64) {
@@ -191,12 +207,19 @@ impl Direct {
         } else {
             !writes
         };
+        let allowed = entry.access & grant.access() & mapped;
+        let to = from.saturating_add(len);
+        let words = match allowed & access(Remote::Write) {
+            0 => 0,
+            _ => (to - from).saturating_sub(size_of::<u64>() as u64 - 1),
+        };
         self.translation = Some(Translation {
             key: entry.key,
-            access: entry.access & grant.access() & mapped,
+            access: allowed,
             from,
-            to: from.saturating_add(len),
+            to,
             at,
+            words,
             publication,
             grant,
             _arena: Arc::clone(&opened.arena),
@@ -517,6 +540,22 @@ mod tests {
         assert!(direct.cached(KEY, region.iova, 8, Remote::Write).is_none());
     }
 
+    #[test]
+    fn a_word_is_found_where_eight_bytes_to_be_written_are() {
+        let (first, end) = (entry(4096, 8192).iova, entry(4096, 8192).iova + 8192);
+        for writable in [true, false] {
+            let (mut direct, table) = view(4096, writable);
+            direct.remember(&entry(4096, 8192), stamped(&direct, &table), 4096);
+            for addr in [first - 1, first, end - 8, end - 7, end, u64::MAX - 3] {
+                let word = direct.cached_word(KEY, addr).map(|cached| cached.at);
+                let bytes = direct.cached(KEY, addr, 8, Remote::Write);
+                assert_eq!(word, bytes.map(|cached| cached.at));
+            }
+            assert_eq!(direct.cached_word(KEY, end - 8).is_some(), writable);
+            assert!(direct.cached_word(KEY + 1, first).is_none());
+        }
+    }
+
     /// Whatever an entry says, what is made of it is inside the window that is mapped.
     #[test]
     fn an_entry_that_lies_leads_nowhere_else() {
@@ -542,6 +581,10 @@ mod tests {
             direct.translation = None;
             direct.remember(&lie, stamped, offset);
             for addr in WORDS.map(|word| lie.iova.wrapping_add(word)) {
+                if let Some(cached) = direct.cached_word(KEY, addr) {
+                    assert!(mapped.contains(&cached.at.addr()));
+                    assert!(mapped.contains(&(cached.at.addr() + size_of::<u64>())));
+                }
                 for len in [1, u32::MAX] {
                     if let Some(cached) = direct.cached(KEY, addr, len, Remote::Read) {
                         assert!(mapped.contains(&cached.at.addr()));

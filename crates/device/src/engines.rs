@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use causeway_biased_lock::{BiasedGuard, BiasedLock, this_thread};
+use causeway_biased_lock::{BiasedGuard, BiasedLock, Owner, this_thread};
 use causeway_identity::{QPN_INDEX_BITS, Slot};
 use causeway_shm::layout::STATS_SETS;
 use rustix::event::epoll;
@@ -55,9 +55,8 @@ pub(crate) struct Engine {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct ForPosts {
-    /// The thread that looked for completions last, and whether it has posted since.
-    thread: AtomicUsize,
-    posted: AtomicBool,
+    /// The thread that looked for completions last, until it has posted; then 0.
+    looked: AtomicUsize,
     /// Some peer may owe an answer.
     unanswered: Arc<AtomicBool>,
 }
@@ -94,6 +93,16 @@ pub(crate) struct Engines {
     of_rank: [AtomicU8; SLOTS],
     /// Watches the ports of all engines but the first.
     others: OwnedFd,
+}
+
+// SAFETY: a field.
+unsafe impl Owner for Engine {
+    type Data = State;
+
+    #[inline(always)]
+    fn biased_lock(&self) -> &BiasedLock<State> {
+        &self.state
+    }
 }
 
 impl Engine {
@@ -146,10 +155,10 @@ impl Engine {
     /// so: another one would take the line from it with each post.
     #[inline(always)]
     pub fn note_posted(&self) {
-        let ForPosts { thread, posted, .. } = &self.posts;
-        // Not stored again: where several threads look, each store takes the line from the others.
-        if thread.load(Ordering::Relaxed) == this_thread() && !posted.load(Ordering::Relaxed) {
-            posted.store(true, Ordering::Relaxed);
+        let looked = &self.posts.looked;
+        // Stored once: where several threads look, each store takes the line from the others.
+        if looked.load(Ordering::Relaxed) == this_thread() {
+            looked.store(0, Ordering::Relaxed);
         }
     }
 
@@ -157,15 +166,12 @@ impl Engine {
     /// the lock.
     #[inline(always)]
     pub fn take_posted(&self) -> bool {
-        let ForPosts { thread, posted, .. } = &self.posts;
-        if thread.load(Ordering::Relaxed) != this_thread() {
-            thread.store(this_thread(), Ordering::Relaxed);
+        let looked = &self.posts.looked;
+        let before = looked.load(Ordering::Relaxed);
+        if before != this_thread() {
+            looked.store(this_thread(), Ordering::Relaxed);
         }
-        let was_posted = posted.load(Ordering::Relaxed);
-        if was_posted {
-            posted.store(false, Ordering::Relaxed);
-        }
-        was_posted
+        before == 0
     }
 
     /// Whether somebody looks how long peers take to answer.

@@ -2,7 +2,7 @@
 
 use crate::abi::{IbvCq, IbvWc};
 use crate::{errno, objects};
-use causeway_device::{Cq, Errno, Glance, Held, Looked, Place, Waiting};
+use causeway_device::{Cq, Errno, Glance, GlancedRing, Held, Looked, Place, Waiting};
 use causeway_proto::types::{Wc, WcFlags};
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -16,14 +16,14 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
         match dev.waiting() {
             Waiting::Some => return take_plain(dev, max(), wc),
             Waiting::None if entries > 0 => {
-                if let Some((held, place)) = dev.hurry() {
+                if let Some(mut held) = dev.hurry() {
                     let max = entries as usize;
-                    return match dev.glance(&held) {
-                        Glance::Word => take_word(dev, held, place, max, wc),
-                        Glance::Record => take_message(dev, held, place, max, wc),
-                        Glance::Ack => take_ack(dev, held, place, max, wc),
-                        Glance::Nothing => look::<true>(dev, held, place, max, wc),
-                        Glance::All => look::<false>(dev, held, place, max, wc),
+                    return match dev.glance(&mut held) {
+                        Glance::Word(ring) => take_word(dev, held, ring, max, wc),
+                        Glance::Record(ring) => take_message(dev, held, ring, max, wc),
+                        Glance::Ack(ring) => take_ack(dev, held, ring, max, wc),
+                        Glance::Nothing => look::<true>(dev, held, max, wc),
+                        Glance::All => look::<false>(dev, held, max, wc),
                     };
                 }
             }
@@ -37,26 +37,25 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
 /// for what it leaves to others at its end: so it saves few registers.
 ///
 /// # Safety
-/// As [`look`].
+/// As [`look`]; a glance has just shown `ring`, and nothing was taken since.
 #[inline(never)]
 unsafe fn take_word(
     dev: &Cq,
     mut held: Held<'_>,
-    place: Place<'_>,
+    ring: GlancedRing,
     max: usize,
     wc: *mut IbvWc,
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match dev.take_message::<true>(&mut held) {
-            Some(taken) => hand_over(&taken, wc),
-            None => return take_message(dev, held, place, max, wc),
+        if !dev.take_message::<true>(&mut held, ring, |taken| hand_over(taken, wc)) {
+            return take_message(dev, held, ring, max, wc);
         }
         if max > 1 {
-            return take_behind_message(dev, held, place, max, wc);
+            return take_behind_message(dev, held, max, wc);
         }
     }
-    drop(held);
+    let place = held.release();
     match place.count_call() {
         false => 1,
         true => note_time(place),
@@ -73,26 +72,24 @@ fn note_time(place: Place<'_>) -> c_int {
 /// Takes a message that a glance has seen, if it can be taken at once.
 ///
 /// # Safety
-/// As [`look`].
+/// As [`look`]; a glance has just shown `ring`, and nothing was taken since.
 #[inline(never)]
 unsafe fn take_message(
     dev: &Cq,
     mut held: Held<'_>,
-    place: Place<'_>,
+    ring: GlancedRing,
     max: usize,
     wc: *mut IbvWc,
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match dev.take_message::<false>(&mut held) {
-            Some(taken) => hand_over(&taken, wc),
-            None => return look::<false>(dev, held, place, max, wc),
+        if !dev.take_message::<false>(&mut held, ring, |taken| hand_over(taken, wc)) {
+            return look::<false>(dev, held, max, wc);
         }
         if max > 1 {
-            return take_behind_message(dev, held, place, max, wc);
+            return take_behind_message(dev, held, max, wc);
         }
-        drop(held);
-        place.note_call();
+        held.release().note_call();
         1
     }
 }
@@ -103,22 +100,15 @@ unsafe fn take_message(
 /// # Safety
 /// As [`look`]; `max` is more than 1.
 #[inline(never)]
-unsafe fn take_behind_message(
-    dev: &Cq,
-    held: Held<'_>,
-    place: Place<'_>,
-    max: usize,
-    wc: *mut IbvWc,
-) -> c_int {
+unsafe fn take_behind_message(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         // Several at a time take less than one after the other.
-        if matches!(dev.glance(&held), Glance::Record | Glance::Word) {
+        if matches!(dev.glance(&mut held), Glance::Record(_) | Glance::Word(_)) {
             // That the queue has overrun the next poll says.
-            return 1 + look::<false>(dev, held, place, max - 1, wc.add(1)).max(0);
+            return 1 + look::<false>(dev, held, max - 1, wc.add(1)).max(0);
         }
-        drop(held);
-        place.note_call();
+        held.release().note_call();
         match dev.waiting() == Waiting::None {
             true => 1,
             false => take_waiting(dev, max, wc),
@@ -129,25 +119,25 @@ unsafe fn take_behind_message(
 /// As [`take_message`], of an acknowledgment. It calls nothing, as [`take_word`] does.
 ///
 /// # Safety
-/// As [`look`].
+/// As [`look`]; a glance has just shown `ring`, and nothing was taken since.
 #[inline(never)]
 unsafe fn take_ack(
     dev: &Cq,
     mut held: Held<'_>,
-    place: Place<'_>,
+    ring: GlancedRing,
     max: usize,
     wc: *mut IbvWc,
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match dev.take_ack::<false>(&mut held) {
-            Some(taken) => hand_over(&taken, wc),
-            None => return take_ack_slowly(dev, held, place, max, wc),
+        if !dev.take_ack::<false>(&mut held, ring, |taken| hand_over(taken, wc)) {
+            return take_ack_slowly(dev, held, ring, max, wc);
         }
-        drop(held);
-        if max > 1 {
-            return note_ack(dev, place, max, wc);
-        }
+    }
+    let place = held.release();
+    if max > 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { note_ack(dev, place, max, wc) };
     }
     match place.count_call() {
         false => 1,
@@ -172,23 +162,21 @@ unsafe fn note_ack(dev: &Cq, place: Place<'_>, max: usize, wc: *mut IbvWc) -> c_
 /// As [`take_ack`], which may call what it needs.
 ///
 /// # Safety
-/// As [`look`].
+/// As [`look`]; a glance has just shown `ring`, and nothing was taken since.
 #[inline(never)]
 unsafe fn take_ack_slowly(
     dev: &Cq,
     mut held: Held<'_>,
-    place: Place<'_>,
+    ring: GlancedRing,
     max: usize,
     wc: *mut IbvWc,
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match dev.take_ack::<true>(&mut held) {
-            Some(taken) => hand_over(&taken, wc),
-            None => return look::<false>(dev, held, place, max, wc),
+        if !dev.take_ack::<true>(&mut held, ring, |taken| hand_over(taken, wc)) {
+            return look::<false>(dev, held, max, wc);
         }
-        drop(held);
-        note_ack(dev, place, max, wc)
+        note_ack(dev, held.release(), max, wc)
     }
 }
 
@@ -213,12 +201,11 @@ unsafe fn take_waiting(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
 unsafe fn look<const GLANCED: bool>(
     dev: &Cq,
     mut held: Held<'_>,
-    place: Place<'_>,
     max: usize,
     wc: *mut IbvWc,
 ) -> c_int {
     // SAFETY: the caller's promise; a completion begins as C's does.
-    let looked = unsafe { dev.look::<GLANCED>(&mut held, place, wc.cast()) };
+    let looked = unsafe { dev.look::<GLANCED>(&mut held, wc.cast()) };
     // SAFETY: the caller's promise.
     unsafe {
         // The frequent ones first, each by one comparison.
@@ -227,20 +214,20 @@ unsafe fn look<const GLANCED: bool>(
             if max == 1 || dev.waiting() == Waiting::None {
                 return 1;
             }
-            return take_behind(dev, (held, place), looked, max, wc);
+            return take_behind(dev, held, looked, max, wc);
         }
         if looked == Looked::NONE {
             return 0;
         }
         if looked.has(Looked::FIRST) {
             complete_handed(wc);
-            return take_behind(dev, (held, place), looked, max, wc);
+            return take_behind(dev, held, looked, max, wc);
         }
         if looked == Looked::SOME {
             drop(held);
             return take_plain_inlined(dev, max, wc);
         }
-        take_others(dev, (held, place), looked, max, wc)
+        take_others(dev, held, looked, max, wc)
     }
 }
 
@@ -252,7 +239,7 @@ unsafe fn look<const GLANCED: bool>(
 #[inline(never)]
 unsafe fn take_behind(
     dev: &Cq,
-    held: (Held<'_>, Place<'_>),
+    held: Held<'_>,
     looked: Looked,
     max: usize,
     wc: *mut IbvWc,
@@ -333,7 +320,7 @@ unsafe fn take_any(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
 #[inline(never)]
 unsafe fn take_others(
     dev: &Cq,
-    held: (Held<'_>, Place<'_>),
+    held: Held<'_>,
     looked: Looked,
     max: usize,
     wc: *mut IbvWc,

@@ -9,34 +9,34 @@ use causeway_shm::ring::{Probe, Seen};
 use super::short::PASSES_PER_LONG_ONE;
 use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
-use crate::cq::Glance;
+use crate::glance::{Glance, GlancedRing};
 use crate::qp_entry::{Link, QpEntry};
 use crate::state::State;
 
 impl State {
     /// Looks at the ring that is likely to have something, and changes nothing.
     #[inline(always)]
-    pub fn glance(&self) -> Glance {
+    pub fn glance(&mut self) -> Glance {
         if self.is_long_pass() {
             return Glance::All;
         }
-        let Some(hot) = self.hot.get(self.first_ring) else {
+        let Some(hot) = self.hot.get_mut(self.first_ring) else {
             return Glance::All;
         };
+        let ring = GlancedRing::of(hot);
         match hot.probe.glance() {
-            Seen::Record if hot.probe.has_word() => Glance::Word,
-            Seen::Record => Glance::Record,
-            Seen::Ack => Glance::Ack,
-            Seen::Nothing if self.has_one_to_settle() => Glance::Ack,
+            Seen::Record if hot.probe.has_word() => Glance::Word(ring),
+            Seen::Record => Glance::Record(ring),
+            Seen::Ack => Glance::Ack(ring),
+            Seen::Nothing if self.has_one_to_settle() => Glance::Ack(ring),
             Seen::Nothing => Glance::Nothing,
         }
     }
 
     /// Whether the next pass may take the long way.
     #[inline(always)]
-    fn is_long_pass(&self) -> bool {
-        let turn = self.turn.wrapping_add(1);
-        turn.is_multiple_of(PASSES_PER_LONG_ONE)
+    pub(super) fn is_long_pass(&self) -> bool {
+        self.turn.is_multiple_of(PASSES_PER_LONG_ONE)
     }
 
     /// Whether one peer is to be told what has been taken, and other rings are polled beside that
@@ -47,52 +47,73 @@ impl State {
     }
 
     /// Takes a message that [`State::glance`] has seen, for a poll of `cq`, which finds that empty.
-    /// Returns its completion; `None` where [`State::look`] must look. `WORD`: one that
-    /// [`Glance::Word`] spoke of, by a way that calls nothing; `None` where that of all messages
+    /// Gives its completion to `out`; false where [`State::look`] must look. `WORD`: one that
+    /// [`Glance::Word`] spoke of, by a way that calls nothing; false where that of all messages
     /// must look.
+    ///
+    /// # Safety
+    /// [`State::glance`] has shown `ring`, and no ring was added to the list or removed since.
     #[inline(always)]
-    pub fn take_message_at_once<const WORD: bool>(&mut self, cq: &CompletionQueue) -> Option<Wc> {
+    pub unsafe fn take_message_at_once<const WORD: bool>(
+        &mut self,
+        ring: GlancedRing,
+        cq: &CompletionQueue,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         let State {
-            hot,
-            core,
-            unsettled,
-            first_ring,
-            ..
+            core, unsettled, ..
         } = self;
-        let hot = hot.get_mut(*first_ring)?;
-        let mut entry = hurry(&hot.cell.entry)?;
-        let wc = entry.take_message_at_once::<WORD>(&mut hot.probe, core, unsettled, cq)?;
+        // SAFETY: where it was, as the caller promises; the list is not looked at meanwhile.
+        let hot = unsafe { ring.get() };
+        let Some(mut entry) = hurry(&hot.cell.entry) else {
+            return false;
+        };
+        let taken = entry.take_message_at_once::<WORD>(&mut hot.probe, core, unsettled, cq);
+        // At once, since it is in registers now.
+        let Some(wc) = taken else { return false };
+        out(&wc);
         drop(entry);
         self.end_pass();
-        Some(wc)
+        true
     }
 
     /// Takes an acknowledgment, as [`State::take_message_at_once`] takes a message, after telling
     /// the one peer that is to be told. `CALLS`: whether it may call anything; where it may not,
-    /// `None` says that the same which may must look.
+    /// false says that the same which may must look.
+    ///
+    /// # Safety
+    /// As there.
     #[inline(always)]
-    pub fn take_ack_at_once<const CALLS: bool>(&mut self, cq: &CompletionQueue) -> Option<Wc> {
+    pub unsafe fn take_ack_at_once<const CALLS: bool>(
+        &mut self,
+        ring: GlancedRing,
+        cq: &CompletionQueue,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         if self.has_one_to_settle() {
             match CALLS {
                 true => self.settle(1),
                 false if self.settle_at_once() => {}
-                false => return None,
+                false => return false,
             }
         }
-        let State {
-            hot,
-            core,
-            first_ring,
-            ..
-        } = self;
-        let hot = hot.get_mut(*first_ring)?;
-        let upto = hot.probe.news()?;
-        let mut entry = hurry(&hot.cell.entry)?;
-        let wc = entry.take_ack_at_once(core, cq, upto)?;
+        let core = &self.core;
+        // SAFETY: where it was, as the caller promises: to tell a peer changes no list of rings,
+        // and this one is not looked at meanwhile.
+        let hot = unsafe { ring.get() };
+        let Some(upto) = hot.probe.news() else {
+            return false;
+        };
+        let Some(mut entry) = hurry(&hot.cell.entry) else {
+            return false;
+        };
+        if !entry.take_ack_at_once(core, cq, upto, out) {
+            return false;
+        }
         drop(entry);
         hot.probe.note_ack(upto);
         self.end_pass();
-        Some(wc)
+        true
     }
 
     /// Tells the one peer that is to be told, if it looks by itself.
@@ -165,13 +186,19 @@ impl QpEntry {
 
     /// See [`State::take_ack_at_once`].
     #[inline(always)]
-    fn take_ack_at_once(&mut self, core: &Core, cq: &CompletionQueue, upto: u64) -> Option<Wc> {
+    fn take_ack_at_once(
+        &mut self,
+        core: &Core,
+        cq: &CompletionQueue,
+        upto: u64,
+        out: impl FnOnce(&Wc),
+    ) -> bool {
         let Link::Ring(ring) = &mut self.link else {
-            return None;
+            return false;
         };
         if !std::ptr::eq(&raw const *self.poster.send_cq, cq) {
-            return None;
+            return false;
         }
-        ring.take_ack_at_once(&mut self.qp, core, cq, upto)
+        ring.take_ack_at_once(&mut self.qp, core, cq, upto, out)
     }
 }

@@ -121,9 +121,10 @@ impl State {
             return Found::LongWay;
         }
         self.core.enough = false;
-        self.turn = self.turn.wrapping_add(1);
         // A glance leaves such a pass to a look without one.
-        if !GLANCED && self.turn.is_multiple_of(PASSES_PER_LONG_ONE) {
+        let long = !GLANCED && self.is_long_pass();
+        self.turn = self.turn.wrapping_add(1);
+        if long {
             return self.take_plain_at_length(now);
         }
         match self.hot.len() {

@@ -159,14 +159,24 @@ impl Qp {
             Some((ring, qp, poster)) => ring.send_word(qp, wr, poster),
             None => Sent::Declined,
         };
-        drop(entry);
-        if sent == Sent::Declined {
-            return false;
+        // Each has an end of its own, or what was decided would be kept, and looked at again.
+        match sent {
+            Sent::Declined => {
+                drop(entry);
+                return false;
+            }
+            Sent::Told => drop(entry),
+            Sent::Untold => {
+                drop(entry);
+                self.engine().note_posted();
+                self.finish_send(Sent::Untold);
+                return true;
+            }
         }
         let engine = self.engine();
         engine.note_posted();
-        if sent == Sent::Untold || !engine.has_unanswered() {
-            self.finish_send(sent);
+        if !engine.has_unanswered() {
+            self.finish_send(Sent::Told);
         }
         true
     }
@@ -444,7 +454,8 @@ impl QpEntry {
     /// See [`Qp::post_recv_range`].
     #[inline(always)]
     fn post_recv_range(&mut self, wr_id: u64, range: Sge) -> bool {
-        if self.qp.is_recv_full() {
+        // The gate of most is the length of the queue.
+        if !self.qp.takes_recv_range() && self.qp.is_recv_full() {
             self.take_released();
         }
         self.qp.post_recv_range(wr_id, range)

@@ -3,7 +3,6 @@
 //! knows in the others. What takes a call is declined, with nothing changed that the ways of all
 //! lengths ([`super::short`], [`super::transmit`]) would not do again alike.
 
-use causeway_proto::host::Remote;
 use causeway_proto::qp::{PlainPayload, PlainSend, Qp as ProtoQp};
 use causeway_proto::ring::{LAST, kind};
 use causeway_proto::types::{SendFlags, Sge, Wc};
@@ -45,7 +44,7 @@ impl RingLink {
         }
         let rkey = wr.rkey();
         let to = wr.remote_addr();
-        let Some(cached) = self.direct.cached(rkey, to, WORD, Remote::Write) else {
+        let Some(cached) = self.direct.cached_word(rkey, to) else {
             return false;
         };
         if !cached.at.addr().is_multiple_of(WORD as usize) {
@@ -58,8 +57,7 @@ impl RingLink {
                 false => None,
             }
         } else {
-            self.local
-                .known(&poster.mrs, (addr, WORD, wr.lkey()), false)
+            self.local.known_word(&poster.mrs, (addr, wr.lkey()), false)
         };
         let Some(local) = local else {
             return false;
@@ -91,13 +89,8 @@ impl RingLink {
         if !plain || !qp.has_plain_place(WORD, seq) {
             return Sent::Declined;
         }
-        let range = Sge {
-            addr: wr.addr(),
-            length: WORD,
-            lkey: wr.lkey(),
-        };
-        let known = (range.addr, WORD, range.lkey);
-        let Some(at) = self.local.known(&poster.mrs, known, false) else {
+        let range = (wr.addr(), wr.lkey());
+        let Some(at) = self.local.known_word(&poster.mrs, range, false) else {
             return Sent::Declined;
         };
         let Some(slot) = self.memory.ring.tx.reserve_short_at_once() else {
@@ -109,11 +102,17 @@ impl RingLink {
             return Sent::Declined;
         }
         slot.publish(kind::MESSAGE, LAST, seq, [word], WORD as usize);
+        // From the program's request again: to keep it would take registers from all that is
+        // between. If the peer wants the message again, the range is looked up by its key.
         let send = PlainSend {
             wr_id: wr.wr_id(),
-            flags,
+            flags: wr.flags(),
             len: WORD,
-            payload: PlainPayload::Range(range),
+            payload: PlainPayload::Range(Sge {
+                addr: wr.addr(),
+                length: WORD,
+                lkey: wr.lkey(),
+            }),
         };
         qp.put_plain(send, seq);
         self.link.wrote_request();
@@ -140,8 +139,8 @@ impl RingLink {
             return None;
         }
         let (wr_id, range) = qp.takes_message(WORD)?;
-        let range = (range.addr, WORD, range.lkey);
-        let to = self.received.known(&core.mrs, range, true)?;
+        let range = (range.addr, range.lkey);
+        let to = self.received.known_word(&core.mrs, range, true)?;
         if !to.is_multiple_of(WORD as usize) {
             return None;
         }

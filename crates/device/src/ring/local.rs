@@ -3,6 +3,7 @@
 use causeway_memory::changes;
 use causeway_proto::host::MemError;
 
+use super::WORD;
 use crate::in_place::InPlace;
 use crate::mr::MrReader;
 
@@ -17,6 +18,10 @@ pub(super) struct Local {
     from: u64,
     to: u64,
     offset: u64,
+    /// Where the region begins in memory, and how many places in it a word ([`WORD`]) may begin at
+    /// that is read, and that is written.
+    start: u64,
+    words: [u64; 2],
     /// The sum of what was when it was found ([`crate::mr::MrTable::changes`], [`changes`]). Both
     /// only grow, so it is another one when either has changed.
     changes: u64,
@@ -51,14 +56,32 @@ impl Local {
         (addr, len, key): (u64, u32, u32),
         write: bool,
     ) -> Option<usize> {
-        let known = self.key == key
-            && self.changes == mrs.table.changes().wrapping_add(changes())
+        let known = self.is_current(mrs, key)
             && (self.writable || !write)
             && addr >= self.from
             && addr
                 .checked_add(len.into())
                 .is_some_and(|end| end <= self.to);
         known.then(|| addr.wrapping_add(self.offset) as usize)
+    }
+
+    /// As [`Local::known`], of a word.
+    #[inline(always)]
+    pub fn known_word(
+        &self,
+        mrs: &MrReader,
+        (addr, key): (u64, u32),
+        write: bool,
+    ) -> Option<usize> {
+        let at = addr.wrapping_sub(self.from);
+        let known = self.is_current(mrs, key) && at < self.words[usize::from(write)];
+        known.then(|| at.wrapping_add(self.start) as usize)
+    }
+
+    /// Whether the region of a key was found last, and none has changed since.
+    #[inline(always)]
+    fn is_current(&self, mrs: &MrReader, key: u32) -> bool {
+        self.key == key && self.changes == mrs.table.changes().wrapping_add(changes())
     }
 
     /// Remembers a region, unless a part of it is gone, or it has just become another.
@@ -72,11 +95,15 @@ impl Local {
         if !whole || region.pd != pd {
             return;
         }
+        let to = region.iova.saturating_add(region.len as u64);
+        let words = (to - region.iova).saturating_sub(u64::from(WORD) - 1);
         *self = Local {
             key,
             writable: region.is_writable(),
             from: region.iova,
-            to: region.iova.saturating_add(region.len as u64),
+            to,
+            start: region.addr as u64,
+            words: [words, if region.is_writable() { words } else { 0 }],
             offset: (region.addr as u64).wrapping_sub(region.iova),
             changes,
         };
@@ -119,6 +146,43 @@ mod tests {
             assert_eq!(find(IOVA - 1, 8), Err(MemError::Bounds));
             assert_eq!(find(IOVA + 1, LEN as u32), Err(MemError::Bounds));
             assert_eq!(find(u64::MAX, 8), Err(MemError::Bounds));
+        }
+    }
+
+    #[test]
+    fn a_word_is_known_where_the_whole_of_it_is_inside_and_may_be_accessed() {
+        let end = IOVA + LEN as u64;
+        for (access, writable) in [(Access::LOCAL_WRITE, true), (Access::empty(), false)] {
+            let (table, reader, key) = table(access);
+            let mut local = Local::default();
+            assert_eq!(local.known_word(&reader, (IOVA, key), false), None);
+            let found = local.find(&reader, || PD, (IOVA, 8, key), false);
+            assert_eq!(found, Ok(AT));
+            let known = |addr, write| local.known_word(&reader, (addr, key), write);
+            for (addr, at) in [(IOVA, AT), (IOVA + 1, AT + 1), (end - 8, AT + LEN - 8)] {
+                assert_eq!(known(addr, false), Some(at));
+                assert_eq!(known(addr, true), writable.then_some(at));
+            }
+            for addr in [IOVA - 1, end - 7, end, 0, u64::MAX, u64::MAX - 7] {
+                assert_eq!((known(addr, false), known(addr, true)), (None, None));
+            }
+            assert_eq!(local.known_word(&reader, (IOVA, key + 1), false), None);
+            table.write().remove(key).unwrap();
+            assert_eq!(local.known_word(&reader, (IOVA, key), false), None);
+        }
+    }
+
+    #[test]
+    fn a_region_shorter_than_a_word_holds_none() {
+        let (table, reader, _) = table(Access::LOCAL_WRITE);
+        let key = table
+            .write()
+            .insert(PD, (AT, 7), IOVA, Access::LOCAL_WRITE)
+            .unwrap();
+        let mut local = Local::default();
+        assert_eq!(local.find(&reader, || PD, (IOVA, 7, key), true), Ok(AT));
+        for write in [false, true] {
+            assert_eq!(local.known_word(&reader, (IOVA, key), write), None);
         }
     }
 

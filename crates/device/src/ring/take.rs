@@ -96,9 +96,9 @@ impl RingLink {
     }
 
     /// Takes the acknowledgment `upto`, which came without a record, where it completes one send
-    /// and nothing is out of the ordinary. Returns the completion of that, before which none of
-    /// this queue pair waits in `to_cq`. `None`, with nothing done, where [`RingLink::take_acks`]
-    /// must look.
+    /// and nothing is out of the ordinary. Gives the completion of that, before which none of this
+    /// queue pair waits in `to_cq`, to `out`. Returns false, with nothing done, where
+    /// [`RingLink::take_acks`] must look.
     #[inline(always)]
     pub fn take_ack_at_once(
         &mut self,
@@ -106,15 +106,22 @@ impl RingLink {
         core: &Core,
         to_cq: &CompletionQueue,
         upto: u64,
-    ) -> Option<Wc> {
-        if !self.link.takes_one_ack(upto) || to_cq.is_ready() {
-            return None;
+        out: impl FnOnce(&Wc),
+    ) -> bool {
+        if !self.link.is_plain() || to_cq.is_ready() {
+            return false;
         }
-        let wc = qp.take_one_acked(upto)?;
+        // What was never sent is acknowledged to no request.
+        let Some(wc) = qp.one_acked(upto) else {
+            return false;
+        };
+        core.count_sent(wc.byte_len);
+        // Before all else, which needs the registers.
+        out(&wc);
+        qp.take_one_acked(upto);
         self.link.took_ack(upto);
         self.memory.ring.note_req_ack(upto);
-        core.count_sent(wc.byte_len);
-        Some(wc)
+        true
     }
 
     /// Takes the next record, if it is a message that one line holds, and nothing is out of the

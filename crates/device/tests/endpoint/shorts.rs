@@ -110,23 +110,28 @@ fn messages_of_each_length_go_the_short_way_and_arrive_whole() {
 /// helper threads, too: so some polls find messages and acknowledgments at once, and others not.
 fn poll(side: &Side) -> Option<Wc> {
     if side.cq.waiting() == Waiting::None
-        && let Some((mut held, _)) = side.cq.hurry()
+        && let Some(mut held) = side.cq.hurry()
     {
-        let taken = match side.cq.glance(&held) {
-            Glance::Word => {
-                let word = side.cq.take_message::<true>(&mut held);
-                word.or_else(|| side.cq.take_message::<false>(&mut held))
+        let mut found = None;
+        let mut out = |wc: &Wc| found = Some(*wc);
+        // SAFETY: the glance shows the ring, and what follows declines before the next is called.
+        let taken = unsafe {
+            match side.cq.glance(&mut held) {
+                Glance::Word(ring) => {
+                    side.cq.take_message::<true>(&mut held, ring, &mut out)
+                        || side.cq.take_message::<false>(&mut held, ring, &mut out)
+                }
+                Glance::Record(ring) => side.cq.take_message::<false>(&mut held, ring, &mut out),
+                Glance::Ack(ring) => {
+                    side.cq.take_ack::<false>(&mut held, ring, &mut out)
+                        || side.cq.take_ack::<true>(&mut held, ring, &mut out)
+                }
+                Glance::Nothing | Glance::All => false,
             }
-            Glance::Record => side.cq.take_message::<false>(&mut held),
-            Glance::Ack => {
-                let ack = side.cq.take_ack::<false>(&mut held);
-                ack.or_else(|| side.cq.take_ack::<true>(&mut held))
-            }
-
-            Glance::Nothing | Glance::All => None,
         };
-        if taken.is_some() {
-            return taken;
+        assert_eq!(taken, found.is_some());
+        if taken {
+            return found;
         }
     }
     let mut found = None;

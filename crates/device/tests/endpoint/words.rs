@@ -176,15 +176,16 @@ fn a_queue_pair_whose_requests_all_complete_and_a_full_queue_decline_a_word() {
 
 /// Polls as `ibv_poll_cq(3)` does; says whether a word was taken by the way that calls nothing.
 fn poll(side: &Side, words: &mut u32) -> Option<Wc> {
+    let mut found = None;
     if side.cq.waiting() == Waiting::None
-        && let Some((mut held, _)) = side.cq.hurry()
-        && side.cq.glance(&held) == Glance::Word
-        && let Some(wc) = side.cq.take_message::<true>(&mut held)
+        && let Some(mut held) = side.cq.hurry()
+        && let Glance::Word(ring) = side.cq.glance(&mut held)
+        // SAFETY: the glance has shown it.
+        && unsafe { side.cq.take_message::<true>(&mut held, ring, |wc| found = Some(*wc)) }
     {
         *words += 1;
-        return Some(wc);
+        return found;
     }
-    let mut found = None;
     side.cq.poll(1, |wc, _| found = Some(*wc)).unwrap();
     found
 }

@@ -382,19 +382,24 @@ impl Iwarp {
         }
     }
 
-    /// See [`crate::qp::Qp::take_one_acked`].
+    /// See [`crate::qp::Qp::one_acked`].
     #[inline(always)]
-    pub fn take_one_acked(&mut self, work: &mut Queues, upto: u64) -> Option<Wc> {
-        let send = *work.sq.only_below(upto)?;
+    pub fn one_acked(&self, work: &Queues, upto: u64) -> Option<Wc> {
+        let send = work.sq.only_below(upto)?;
         if !work.gates.sends || !work.signaled(send.flags) {
             return None;
         }
-        (self.placed, self.acked) = (upto, upto);
-        work.sq.drop_polled();
         Some(Wc {
             byte_len: send.len,
             ..work.blank_wc(send.wr_id, WcOpcode::Send, WcStatus::Success)
         })
+    }
+
+    /// See [`crate::qp::Qp::take_one_acked`].
+    #[inline(always)]
+    pub fn take_one_acked(&mut self, work: &mut Queues, upto: u64) {
+        (self.placed, self.acked) = (upto, upto);
+        work.sq.drop_polled();
     }
 
     /// Whether to send request `seq`, refused for want of a receive, again.

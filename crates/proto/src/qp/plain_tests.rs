@@ -186,15 +186,26 @@ fn there_are_no_more_than_the_queue_has_places() {
     );
 }
 
+/// As a poll takes it.
+fn take_one_acked(a: &mut End, upto: u64) -> Option<Wc> {
+    let wc = a.qp.one_acked(upto)?;
+    a.qp.take_one_acked(upto);
+    Some(wc)
+}
+
 #[test]
 fn the_oldest_is_taken_for_a_poll_if_it_alone_is_acknowledged() {
     let (mut a, _) = pair();
     for (wr_id, seq) in (10..26).zip(FIRST..) {
         post(&mut a, wr_id, seq, range(0));
     }
-    assert_eq!(a.qp.take_one_acked(FIRST), None, "no news");
-    assert_eq!(a.qp.take_one_acked(FIRST + 2), None, "two are acknowledged");
-    let wc = a.qp.take_one_acked(FIRST + 1).unwrap();
+    assert_eq!(take_one_acked(&mut a, FIRST), None, "no news");
+    assert_eq!(
+        take_one_acked(&mut a, FIRST + 2),
+        None,
+        "two are acknowledged"
+    );
+    let wc = take_one_acked(&mut a, FIRST + 1).unwrap();
     assert_eq!((wc.wr_id, wc.status), (10, WcStatus::Success));
     assert_eq!((wc.opcode, wc.byte_len), (crate::types::WcOpcode::Send, 8));
     assert!(ended(&a).is_empty(), "it is the poll's alone");
@@ -211,7 +222,11 @@ fn one_with_others_behind_it_or_without_a_completion_is_not_taken_for_a_poll() {
     let (mut a, _) = pair();
     post(&mut a, 10, FIRST, range(0));
     a.send(SendOp::SendImm(1), SIGNALED, &[(0, 4)]);
-    assert_eq!(a.qp.take_one_acked(FIRST + 1), None, "another is behind it");
+    assert_eq!(
+        take_one_acked(&mut a, FIRST + 1),
+        None,
+        "another is behind it"
+    );
     let (mut a, _) = pair();
     let silent = PlainSend {
         wr_id: 10,
@@ -219,11 +234,11 @@ fn one_with_others_behind_it_or_without_a_completion_is_not_taken_for_a_poll() {
         ..PlainSend::default()
     };
     a.qp.post_plain(silent, FIRST);
-    assert_eq!(a.qp.take_one_acked(FIRST + 1), None);
+    assert_eq!(take_one_acked(&mut a, FIRST + 1), None);
     // That one's place is free with the next that has a completion.
     post(&mut a, 11, FIRST + 1, range(0));
     a.qp.bind(&mut a.world).acked(Space::Request, FIRST + 1);
-    assert_eq!(a.qp.take_one_acked(FIRST + 2).unwrap().wr_id, 11);
+    assert_eq!(take_one_acked(&mut a, FIRST + 2).unwrap().wr_id, 11);
     for seq in FIRST + 2..FIRST + 18 {
         post(&mut a, 1, seq, range(0));
     }

@@ -37,6 +37,13 @@ impl Qp {
         self.work.is_recv_full()
     }
 
+    /// Whether [`Qp::post_recv_range`] may post one.
+    #[inline(always)]
+    #[must_use]
+    pub fn takes_recv_range(&self) -> bool {
+        self.work.takes_recv_range()
+    }
+
     /// As [`Qp::post_recv`] of a receive of one range, where nothing is out of the ordinary: the
     /// shortest way. Returns false, with nothing done, where that must look.
     #[inline(always)]
@@ -74,19 +81,25 @@ impl Qp {
     #[must_use]
     pub fn took_polled_message(&mut self, wr_id: u64, len: u32) -> Wc {
         debug_assert!(self.work.rq_used > 0, "one of its own receives was taken");
-        self.work.rq_used = self.work.rq_used.saturating_sub(1);
+        self.work.rq_used = self.work.rq_used.wrapping_sub(1);
         self.took_message(wr_id, len)
     }
 
-    /// The peer has acknowledged the requests below `upto`: takes the oldest work request, if it is
-    /// a plain send that this completes, the only one, with a completion, and nothing else follows
-    /// from it. Returns that completion, which is the device's to give to the program at once: its
-    /// place in the queue, and those of the unsignaled ones before it, are free. `None`, with
-    /// nothing done, where there is more to look at.
+    /// The peer has acknowledged the requests below `upto`: the completion of the oldest work
+    /// request, if it is a plain send that this completes, the only one, with a completion, and
+    /// nothing else follows from it. `None` where there is more to look at.
     #[inline(always)]
     #[must_use]
-    pub fn take_one_acked(&mut self, upto: u64) -> Option<Wc> {
-        self.transport.take_one_acked(&mut self.work, upto)
+    pub fn one_acked(&self, upto: u64) -> Option<Wc> {
+        self.transport.one_acked(&self.work, upto)
+    }
+
+    /// Takes the work request whose completion [`Qp::one_acked`] has shown, which the device gives
+    /// to the program at once: its place in the queue, and those of the unsignaled ones before it,
+    /// are free.
+    #[inline(always)]
+    pub fn take_one_acked(&mut self, upto: u64) {
+        self.transport.take_one_acked(&mut self.work, upto);
     }
 
     /// Whether a SEND without options, of `len` bytes, can be posted and sent at once as segment

@@ -255,17 +255,14 @@ impl Link {
         self.receives && seq == self.expected
     }
 
-    /// Whether the acknowledgment `upto`, which came without a record, is that of the oldest
-    /// unacknowledged request and no other, and nothing is out of the ordinary.
-    #[inline(always)]
-    #[must_use]
-    pub fn takes_one_ack(&self, upto: u64) -> bool {
-        self.is_plain() && self.acked.wrapping_add(1) == upto && upto <= self.next_request()
-    }
-
-    /// The acknowledgment that [`Link::takes_one_ack`] said yes to was taken.
+    /// The acknowledgment `upto`, which came without a record, was taken: it completed the only
+    /// request below that was not complete ([`crate::qp::Qp::take_one_acked`]).
     #[inline(always)]
     pub fn took_ack(&mut self, upto: u64) {
+        debug_assert!(
+            self.acked < upto && upto <= self.next_request(),
+            "it was sent"
+        );
         self.acked = upto;
     }
 

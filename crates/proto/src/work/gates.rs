@@ -49,11 +49,17 @@ impl<T: Transport> WorkQueues<T> {
         self.rq_used >= self.config.cap.max_recv_wr
     }
 
+    /// Whether [`WorkQueues::post_recv_range`] may post one.
+    #[inline(always)]
+    pub fn takes_recv_range(&self) -> bool {
+        self.rq_used < self.gates.receives
+    }
+
     /// As [`WorkQueues::post_recv`] of a receive of one range, where nothing is out of the
     /// ordinary: the shortest way. Returns false, with nothing done, where that must look.
     #[inline(always)]
     pub fn post_recv_range(&mut self, wr_id: u64, range: Sge) -> bool {
-        let posted = self.rq_used < self.gates.receives && self.rq.try_push(wr_id, range);
+        let posted = self.takes_recv_range() && self.rq.try_push(wr_id, range);
         self.rq_used += u32::from(posted);
         posted
     }

@@ -157,7 +157,7 @@ impl<P: Part> SendQueue<P> {
         debug_assert!(self.cursor >= self.base, "plain ones are sent");
         let places = std::mem::take(&mut self.since_completion) as u32 + 1;
         debug_assert!(self.used >= places, "each has a place");
-        self.release(places);
+        self.used = self.used.wrapping_sub(places);
     }
 
     /// Makes all plain ones like others, if `number` is that of one of them. `part` is what the

@@ -520,16 +520,16 @@ impl ShortSlot<'_> {
             let at = l::RECORD_HEADER + 8 * i;
             cell.word(at).store(word, Ordering::Relaxed);
         }
-        let ready = ready.encode(p.number);
-        p.number += 1;
+        (p.ack_written, p.ack_published) = (p.ack, p.ack);
         p.tail += l::CELL as u64;
         if p.zeroed != p.tail {
             p.zero(p.tail);
         }
+        let ready = ready.encode(p.number);
+        p.number += 1;
         causeway_fault::point("short.written");
         cell.word(l::RECORD_READY).store(ready, Ordering::Release);
         causeway_fault::point("short.published");
-        (p.ack_written, p.ack_published) = (p.ack, p.ack);
         // Below that mark there is room, as far as the reader's index was known when it was set.
         if p.tail < p.short_below {
             p.zero_behind(l::CELL);
