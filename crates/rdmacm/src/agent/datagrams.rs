@@ -118,8 +118,6 @@ impl Place<'_> {
 
 /// Passes of one look at a port: others wait too.
 const RECEIVES_MAX: usize = 16;
-/// Sealed messages of one look that the broker is asked about, beside those that are expected.
-const OPENED_MAX: usize = 256;
 /// Requests of a listener whose senders' addresses are not proved. Beyond them a request gets a
 /// token and nothing of it is kept.
 pub(super) const HALF_OPEN_MAX: usize = 64;
@@ -215,8 +213,8 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
             }
             // Nothing in the clear is taken from there.
             if covered {
-                let has_room = standing != Standing::Unknown || sealed.len() < OPENED_MAX;
-                if datagram.len() <= SEALED_MESSAGE_MAX && has_room {
+                // What the load has counted is opened, or asked to come again if time is short.
+                if datagram.len() <= SEALED_MESSAGE_MAX {
                     sealed.push((standing, (from, to, datagram.to_vec())));
                 }
                 return;
