@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use causeway_proto::Instant;
-use causeway_proto::association::{Associations, Outcome, Peer, Turn};
-use causeway_proto::trp::{Config, Connection, SendConfig};
+use causeway_proto::association::{Associations, Outcome, Peer};
+use causeway_proto::trp::{Config, Connection, SendConfig, Turn};
 use causeway_sim::broker::{Broker, fixed_keys};
 use causeway_wire::secure::{Handshake, OVERHEAD, SEALED_HEADER_LEN, fuzz_secure, is_handshake};
 

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use causeway_proto::Instant;
-use causeway_proto::association::{Associations, Outcome, Peer, Turn};
+use causeway_proto::association::{Associations, Outcome, Peer};
+use causeway_proto::trp::Turn;
 use causeway_sim::broker::fixed_keys;
 use causeway_wire::secure::{Handshake, OVERHEAD, SEALED_HEADER_LEN};
 

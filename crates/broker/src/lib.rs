@@ -10,7 +10,8 @@
 //!   sockets that the service manager hands over;
 //! - [`server`], [`session`], [`listener`], [`admission`]: connections, the sockets they come in
 //!   by, and how many are admitted;
-//! - [`closers`], [`memory`]: descriptors that are not closed at once;
+//! - [`closers`], [`memory`]: descriptors that are not closed at once; `side_thread`: threads
+//!   beside the event loop;
 //! - [`ids`]: the names by which tables refer to each other;
 //! - [`hub`]: endpoints, their slots and connections; it alone knows the tables below, which know
 //!   nothing of it: [`pairing`] and [`rings`], [`segments`] and [`guest_tables`] (memory that
@@ -67,6 +68,7 @@ pub mod segments;
 pub mod server;
 pub mod services;
 pub mod session;
+mod side_thread;
 pub mod sisci;
 mod status;
 mod suspended;

@@ -12,11 +12,12 @@
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
 use causeway_fabric::fds::is_huge;
 use rustix::fs::fstat;
+
+use crate::side_thread::SideThread;
 
 /// Bytes of pages that are freed at once, which takes some milliseconds.
 const AT_ONCE_MAX: u64 = 16 << 20;
@@ -24,11 +25,9 @@ const AT_ONCE_MAX: u64 = 16 << 20;
 const WAITING_MAX: u64 = 8 << 30;
 /// Bytes of a block, as `fstat(2)` counts them.
 const BLOCK_BYTES: u64 = 512;
-/// Name of the thread that closes.
-const THREAD_NAME: &str = "freer";
 
-/// Leads to the thread that closes, once one was needed.
-static THREAD: Mutex<Option<Sender<Left>>> = Mutex::new(None);
+/// The thread that closes.
+static THREAD: Mutex<SideThread<Left>> = Mutex::new(SideThread::new("freer", drop));
 
 /// Bytes of pages that wait for the thread.
 static WAITING: AtomicU64 = AtomicU64::new(0);
@@ -105,34 +104,14 @@ impl Drop for Memory {
 
 /// Closes a descriptor: by the thread if it holds much, unless none can be started. Huge pages are
 /// few, so they are free at once, and the next who asks for them finds them.
-fn close(fd: OwnedFd, thread: &mut Option<Sender<Left>>) {
+fn close(fd: OwnedFd, thread: &mut SideThread<Left>) {
     let bytes = resident(&fd);
     if bytes <= AT_ONCE_MAX || is_huge(&fd) {
         return;
     }
-    let Some(left) = Left::new(fd, bytes) else {
-        return;
-    };
-    let unsent = match thread {
-        Some(sender) => sender.send(left).err().map(|unsent| unsent.0),
-        None => Some(left),
-    };
-    let Some(left) = unsent else { return };
-    *thread = start();
-    // What is not sent is dropped, and so closed.
-    let _ = thread.as_ref().map(|sender| sender.send(left));
-}
-
-fn start() -> Option<Sender<Left>> {
-    let (sender, receiver) = channel();
-    let work = move || receiver.iter().for_each(drop);
-    let thread = std::thread::Builder::new().name(THREAD_NAME.into());
-    match thread.spawn(work) {
-        Ok(_) => Some(sender),
-        Err(error) => {
-            tracing::error!(%error, "cannot start a thread");
-            None
-        }
+    if let Some(left) = Left::new(fd, bytes) {
+        // What the thread does not get is dropped, and so closed.
+        let _ = thread.give(left);
     }
 }
 
@@ -142,6 +121,7 @@ mod tests {
     use causeway_fabric::fds::private_memfd;
     use rustix::fs::{FallocateFlags, fallocate};
     use std::os::fd::AsRawFd;
+    use std::sync::mpsc::channel;
 
     /// Memory with so many bytes of pages.
     fn filled(bytes: u64) -> OwnedFd {
@@ -153,7 +133,7 @@ mod tests {
     #[test]
     fn the_thread_closes_what_holds_much() {
         let (sender, receiver) = channel();
-        let mut thread = Some(sender);
+        let mut thread = SideThread::leading_to(sender, drop);
         close(filled(AT_ONCE_MAX), &mut thread);
         assert!(receiver.try_recv().is_err());
         let fd = filled(AT_ONCE_MAX + 4096);
@@ -169,18 +149,5 @@ mod tests {
         assert!(Left::new(filled(4096), WAITING_MAX + 1).is_none());
         // That was closed, and does not wait.
         assert!(Left::new(filled(4096), WAITING_MAX / 2).is_some());
-    }
-
-    #[test]
-    fn one_that_has_ended_is_replaced() {
-        let (sender, receiver) = channel();
-        drop(receiver);
-        let mut thread = Some(sender);
-        for _ in 0..2 {
-            close(filled(AT_ONCE_MAX + 4096), &mut thread);
-        }
-        // The second would have found no receiver, and started a third.
-        let left = Left::new(filled(4096), 4096).unwrap();
-        assert!(thread.unwrap().send(left).is_ok());
     }
 }

@@ -8,25 +8,34 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Sender, channel};
 
 use causeway_fabric::limits::SEGMENT_BYTES;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::memory::Memory;
+use crate::side_thread::SideThread;
 
 /// Most segments that wait for the deaths of their owners. Beyond, they are let go of as they are:
 /// their memory is free when the last holder of a descriptor closes it.
 const WAITING_MAX: usize = 4096;
 
 /// Segments that their owners left behind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Reaper {
     /// By the number of the owner's session, which has ended: its pidfd, its segments.
     waiting: HashMap<u64, (OwnedFd, Vec<Memory>)>,
     segments: usize,
-    /// Leads to the thread, once one was needed.
-    thread: Option<Sender<Memory>>,
+    thread: SideThread<Memory>,
+}
+
+impl Default for Reaper {
+    fn default() -> Reaper {
+        Reaper {
+            waiting: HashMap::new(),
+            segments: 0,
+            thread: SideThread::new("reaper", |segment| punch(&segment)),
+        }
+    }
 }
 
 impl Reaper {
@@ -54,31 +63,12 @@ impl Reaper {
         let (pidfd, segments) = self.waiting.remove(&session)?;
         self.segments -= segments.len();
         for segment in segments {
-            let unsent = match &self.thread {
-                Some(thread) => thread.send(segment).err().map(|unsent| unsent.0),
-                None => Some(segment),
-            };
-            let Some(segment) = unsent else { continue };
-            self.thread = start();
-            match &self.thread {
-                // One that has just been started takes it.
-                Some(thread) => drop(thread.send(segment)),
-                None => punch(&segment),
+            if let Err(segment) = self.thread.give(segment) {
+                punch(&segment);
             }
         }
         Some(pidfd)
     }
-}
-
-fn start() -> Option<Sender<Memory>> {
-    let (sender, receiver) = channel();
-    let work = move || receiver.iter().for_each(|segment| punch(&segment));
-    let thread = std::thread::Builder::new().name("reaper".into());
-    let started = thread.spawn(work);
-    if let Err(error) = &started {
-        tracing::error!(%error, "cannot start a thread");
-    }
-    started.ok().map(|_| sender)
 }
 
 fn punch(segment: &Memory) {

@@ -29,7 +29,7 @@ use crate::process_end::fate_of;
 use crate::rates::RateTables;
 use crate::reaper::Reaper;
 use crate::services::Services;
-use crate::session::{Caller, Overrun, Peer, Session};
+use crate::session::{Caller, Overrun, Peer, Session, UNFINISHED};
 use crate::sisci::Claims;
 use crate::sys;
 use crate::vm::{self as vms, Arrival, Vms};
@@ -96,6 +96,8 @@ pub struct Server {
     reaper: Reaper,
     /// Sessions with a request whose reply must wait.
     deferred: Vec<u64>,
+    /// Whether one of those waits only for the next turn.
+    unfinished: bool,
     overflow_uid: u32,
     idle: Option<Duration>,
     idle_since: Instant,
@@ -148,6 +150,7 @@ impl Server {
             vms,
             reaper: Reaper::default(),
             deferred: Vec::new(),
+            unfinished: false,
             overflow_uid: sys::overflow_uid(),
             idle,
             idle_since: Instant::now(),
@@ -207,12 +210,13 @@ impl Server {
             .idle
             .filter(|_| self.sessions.is_empty() && self.vms.is_empty())
             .map(|idle| self.idle_since + idle);
+        let next_turn = self.unfinished.then(Instant::now);
         let settled = self.hub.settled_at().filter(|_| !self.deferred.is_empty());
         let news = self.hub.news_due();
         let silent = self.unattached.next_expiry();
         let (hub, services) = (self.hub.next_expiry(), self.services.next_expiry());
         let due = self.refresh.due();
-        let all = [idle, hub, services, settled, news, silent, due];
+        let all = [next_turn, idle, hub, services, settled, news, silent, due];
         all.into_iter().flatten().min()
     }
 
@@ -396,6 +400,7 @@ impl Server {
 
     /// Answers the requests that had to wait, as far as that can be done now.
     fn answer_deferred(&mut self) {
+        self.unfinished = false;
         for number in std::mem::take(&mut self.deferred) {
             let session = self.sessions.get_mut(&number);
             let Some((header, body)) = session.and_then(Session::take_deferred) else {
@@ -450,8 +455,10 @@ impl Server {
             let tenants = &self.tenants;
             self.services.answer(&caller, tenants, header, body, fds)
         };
-        // Only connect asks for patience, and comes without descriptors.
-        if matches!(outcome, Err(Errno::AGAIN)) && self.hub.is_settling() {
+        // Only requests that come without descriptors ask for patience.
+        let unfinished = matches!(outcome, Err(UNFINISHED));
+        if unfinished || matches!(outcome, Err(Errno::AGAIN)) && self.hub.is_settling() {
+            self.unfinished |= unfinished;
             session.defer(header, body);
             self.deferred.push(number);
             return Ok(());

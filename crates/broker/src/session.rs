@@ -12,6 +12,10 @@ use crate::admission::Holder;
 use crate::config::Tenant;
 use crate::ids::{EndpointId, SessionId, TenantId, VmId};
 
+/// What a service answers to a request of which it has done a part: the rest is done in further
+/// turns of the event loop, so that the others' requests do not wait for all of it.
+pub const UNFINISHED: Errno = Errno::INPROGRESS;
+
 /// The process at the other end.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {

@@ -262,6 +262,26 @@ fn used(memory: &OwnedFd) -> Vec<usize> {
 }
 
 #[test]
+fn a_long_replica_leaves_nothing_to_its_next_holder() {
+    const LONG: u64 = 64 << 20;
+    let host = host();
+    let (a, b, c) = (process(&host, 4), process(&host, 8), process(&host, 8));
+    let join = |process: &Sisci| process.create_segment(Some(3), LONG, Backing::Group, false);
+    let (_, memory) = join(&a).unwrap();
+    let memory = memory.unwrap();
+    let (second, _) = join(&b).unwrap();
+    let resident = || rustix::fs::fstat(&memory).unwrap().st_blocks as u64 * 512;
+    let before = resident();
+    let flags = rustix::fs::FallocateFlags::empty();
+    rustix::fs::fallocate(&memory, flags, second.offset, LONG).unwrap();
+    assert_eq!(resident() - before, LONG);
+    b.remove_segment(second.segment, false).unwrap();
+    let (third, _) = join(&c).unwrap();
+    assert_eq!(third.offset, second.offset);
+    assert_eq!(resident(), before);
+}
+
+#[test]
 fn each_member_of_a_group_has_a_replica() {
     let host = host();
     let (a, b, c) = (process(&host, 4), process(&host, 8), process(&host, 8));

@@ -4,7 +4,8 @@ use std::sync::{Arc, Once};
 
 use causeway_fabric::secure::say;
 use causeway_fabric::services::secure::{AssociationRequest, HandshakeReply};
-use causeway_proto::association::{Ask, Outcome, Turn};
+use causeway_proto::association::{Ask, Outcome};
+use causeway_proto::trp::Turn;
 
 use crate::clock::Now;
 use crate::errno::Errno;

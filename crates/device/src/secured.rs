@@ -4,7 +4,7 @@ use causeway_fabric::secure::say;
 use causeway_fabric::services::secure::{
     AGREED, AnswerRequest, BeginRequest, FinishRequest, HandshakeReply, WireQuery,
 };
-use causeway_proto::trp::{Ask, Cipher, Connection, Keys};
+use causeway_proto::trp::{Cipher, Connection, Keys, Turn};
 use causeway_wire::secure::Why;
 
 use crate::clock::{self, Now};
@@ -108,7 +108,7 @@ impl Shared {
         self.note_deadline(deadline, requests);
     }
 
-    fn take_ask(&self, qpn: u32) -> Option<(Ask, u64, [u8; 16])> {
+    fn take_ask(&self, qpn: u32) -> Option<(Turn, u64, [u8; 16])> {
         let (_, mut state) = self.engines.lock(qpn);
         let mut entry = state.qp(qpn)?;
         let Link::Udp(udp) = &mut entry.link else {
@@ -119,7 +119,7 @@ impl Shared {
         Some((ask, udp.conn.cookie(), udp.own_gid()))
     }
 
-    fn ask_broker(&self, local_qpn: u32, ask: &Ask, own: (u64, [u8; 16])) -> Option<Outcome> {
+    fn ask_broker(&self, local_qpn: u32, ask: &Turn, own: (u64, [u8; 16])) -> Option<Outcome> {
         let outcome = self.try_to_ask(local_qpn, ask, own);
         match outcome {
             // The network has given it the address a moment ago, and the broker has not been told.
@@ -134,12 +134,12 @@ impl Shared {
     fn try_to_ask(
         &self,
         local_qpn: u32,
-        ask: &Ask,
+        ask: &Turn,
         (cookie, own_gid): (u64, [u8; 16]),
     ) -> causeway_fabric::Result<Outcome> {
         let control = &self.control;
         Ok(match ask {
-            Ask::Begin => {
+            Turn::Begin => {
                 let request = BeginRequest {
                     local_qpn,
                     own_gid,
@@ -147,7 +147,7 @@ impl Shared {
                 };
                 Outcome::Begun(control.begin_handshake(&request)?)
             }
-            Ask::Answer {
+            Turn::Answer {
                 peer_cookie,
                 message,
             } => {
@@ -160,7 +160,7 @@ impl Shared {
                 };
                 Outcome::Reply(control.answer_handshake(&request)?)
             }
-            Ask::Finish {
+            Turn::Finish {
                 peer_cookie,
                 message,
             } => {
@@ -181,7 +181,7 @@ enum Outcome {
     Reply(HandshakeReply),
 }
 
-fn apply(conn: &mut Connection, ask: Ask, outcome: Option<Outcome>) {
+fn apply(conn: &mut Connection, ask: Turn, outcome: Option<Outcome>) {
     let reply = match outcome {
         // It is tried again when the request would be repeated.
         None => return conn.ask_failed(&ask, None),
@@ -191,13 +191,13 @@ fn apply(conn: &mut Connection, ask: Ask, outcome: Option<Outcome>) {
     match (keys_of(&reply), ask) {
         (
             Ok(keys),
-            Ask::Answer {
+            Turn::Answer {
                 peer_cookie,
                 message,
             },
         ) => conn.answered(clock::now(), peer_cookie, (message, reply.message), keys),
-        (Ok(keys), Ask::Finish { peer_cookie, .. }) => conn.finished(peer_cookie, keys),
-        (Ok(_), ask @ Ask::Begin) => conn.ask_failed(&ask, None),
+        (Ok(keys), Turn::Finish { peer_cookie, .. }) => conn.finished(peer_cookie, keys),
+        (Ok(_), ask @ Turn::Begin) => conn.ask_failed(&ask, None),
         (Err(why), ask) => conn.ask_failed(&ask, Some(why)),
     }
 }

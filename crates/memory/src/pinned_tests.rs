@@ -10,7 +10,7 @@ use crate::test_support::{Stop, moves, reclaims, returns, returns_up_to};
 use crate::uffd::feature;
 use crate::{Mover, Store, Unmovable};
 use causeway_pins::remote::{Answerer, Heard};
-use holders::{By, READ_BYTE, SlowFile, Way};
+use holders::{READ_BYTE, ways};
 use rustix::fs::MemfdFlags;
 use rustix::mm::ProtFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -53,31 +53,6 @@ fn fill(area: &Area, byte: u8) {
 fn byte(addr: usize) -> u8 {
     // SAFETY: an address in memory of the test's.
     unsafe { at(addr).cast::<u8>().read_volatile() }
-}
-
-/// Every way to hold a page, and whether it writes to it in the end.
-fn ways() -> Vec<Way> {
-    let mut all: Vec<Way> = vec![
-        ("vmsplice", false, Box::new(holders::vmsplice)),
-        (
-            "process_vm_writev",
-            true,
-            Box::new(holders::process_vm_writev),
-        ),
-    ];
-    if SlowFile::mount().is_none() {
-        println!("no FUSE here: direct reads are not tried");
-        return all;
-    }
-    for (name, by) in [
-        ("pread", By::Pread),
-        ("aio", By::Aio),
-        ("io_uring", By::IoUring),
-    ] {
-        let read = move |addr| SlowFile::mount().expect("as before").read(by, addr, PAGE);
-        all.push((name, true, Box::new(read)));
-    }
-    all
 }
 
 /// A process that may ask, as long as the socket is open.

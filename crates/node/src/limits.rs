@@ -75,7 +75,11 @@ pub const XDP_ASK_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a process waits for a queue whose former process has ended: the kernel takes back what
 /// that had in a moment.
 pub const XDP_QUEUE_PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is looked whether the kernel has: nothing tells.
+/// How often it is looked whether the kernel has: nothing tells. The last close of the socket by
+/// its former process frees the queue, in part by a kernel worker, later than the process's pidfd
+/// tells of its end. Netlink lists sockets of AF_XDP (`NETLINK_SOCK_DIAG`), but announces the ends
+/// of TCP's and UDP's alone. epoll watches a socket only as long as it is open here, and then its
+/// queue is not free.
 pub const XDP_QUEUE_LOOK: Duration = Duration::from_millis(20);
 /// Connections of one user's processes that are lent such a socket, or are about to ask; and those
 /// of all users together who are offered nothing.

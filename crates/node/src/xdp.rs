@@ -29,7 +29,9 @@ const THREAD: &str = "causeway-xdp";
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 32;
 /// How often it is looked whether the process still has its port as it was shown, of which nothing
-/// tells.
+/// tells: netlink announces the end of a UDP socket, but neither that it is bound to an interface
+/// nor that it is connected. Programs of BPF at the process's cgroup would see both, but that
+/// cgroup is not the daemon's.
 const LOOK_EVERY: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,

@@ -5,7 +5,7 @@ mod common;
 
 use causeway_pins::remote::{Answerer, Heard, Remote};
 use causeway_pins::{Answer, Holes, Pagemap, Reach, ask, self_test};
-use common::{By, PAGE, READ_BYTE, SlowFile, Way, at};
+use common::{PAGE, READ_BYTE, at, ways};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -81,33 +81,8 @@ impl Drop for Range {
     }
 }
 
-/// Every way to hold a page, and whether it writes to it in the end.
-fn holders() -> Vec<Way> {
-    let mut all: Vec<Way> = vec![
-        ("vmsplice", false, Box::new(common::vmsplice)),
-        (
-            "process_vm_writev",
-            true,
-            Box::new(common::process_vm_writev),
-        ),
-    ];
-    if SlowFile::mount().is_none() {
-        println!("no FUSE here: direct reads are not tried");
-        return all;
-    }
-    for (name, by) in [
-        ("pread", By::Pread),
-        ("aio", By::Aio),
-        ("io_uring", By::IoUring),
-    ] {
-        let read = move |addr| SlowFile::mount().expect("as before").read(by, addr, PAGE);
-        all.push((name, true, Box::new(read)));
-    }
-    all
-}
-
 fn check(what: &str, range: &dyn Fn() -> Range, ask: &dyn Fn(&Range) -> Answer) {
-    for (name, writes, hold) in holders() {
+    for (name, writes, hold) in ways() {
         let range = range();
         let let_go = hold(range.held());
         let until = |wanted, never| {

@@ -24,9 +24,10 @@ use causeway_wire::secure::{
 
 use crate::time::{Duration, Instant};
 use crate::trp::COOKIES_PER_TRY;
+use crate::trp::Turn;
 use table::Table;
 
-pub use outcome::{Ask, Outcome, Turn};
+pub use outcome::{Ask, Outcome};
 
 /// First repetition of what begins a handshake: both brokers and programs get that long.
 pub const BEGIN_FIRST: Duration = Duration::from_millis(20);

@@ -47,7 +47,7 @@ pub use liveness::Expecting;
 pub use reports::{Proof, Undelivered};
 pub use reset::reset_for;
 pub use rtt::{INITIAL_RTO, MAX_RTO, MIN_RTO};
-pub use secure::{Ask, Cipher, Keys, PHASE_PACKETS};
+pub use secure::{Cipher, Keys, PHASE_PACKETS, Turn};
 pub use senders::Senders;
 pub use stats::{DropReason, Stats};
 

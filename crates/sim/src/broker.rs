@@ -3,7 +3,7 @@
 
 use causeway_aead::{SECRET_LEN, Secret};
 use causeway_proto::Instant;
-use causeway_proto::trp::{Ask, Cipher, Connection, Keys};
+use causeway_proto::trp::{Cipher, Connection, Keys, Turn};
 use causeway_wire::secure::Why;
 
 /// Length of a message: kind, cookie, number, sum.
@@ -75,12 +75,12 @@ impl Broker {
         while let Some(ask) = link.take_ask() {
             self.made += 1;
             match &ask {
-                Ask::Begin => {
+                Turn::Begin => {
                     let begun = message(1, own, self.made);
                     self.begun = Some(begun.clone());
                     link.begun(begun);
                 }
-                Ask::Answer {
+                Turn::Answer {
                     peer_cookie,
                     message: begun,
                 } => {
@@ -92,7 +92,7 @@ impl Broker {
                     let keys = keys(begun, &answer, false);
                     link.answered(now, *peer_cookie, (begun.clone(), answer), keys);
                 }
-                Ask::Finish {
+                Turn::Finish {
                     peer_cookie,
                     message: answer,
                 } => {

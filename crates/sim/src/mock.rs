@@ -2,7 +2,7 @@
 
 use std::slice::Chunks;
 
-use causeway_proto::trp::{Connection, Proof, Transmit, Undelivered};
+use causeway_proto::trp::{Config, Connection, Proof, SendConfig, Transmit, Undelivered};
 use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use causeway_proto::unit::{Frame, Kind, Unit};
 use causeway_proto::{Bytes, Duration, Instant};
@@ -386,6 +386,31 @@ impl MockNode {
             patience: u32::MAX,
             vain: 0,
         }
+    }
+
+    /// One of the hosts 1 and 2, which send each other a message of one segment: `me`, with
+    /// datagrams of so many bytes, and a `timeout` as the verbs have it.
+    #[must_use]
+    pub fn of_two(me: u32, max_datagram: usize, timeout: u8, seed: u64) -> Self {
+        const PSN: u32 = 77;
+        let plan = Plan {
+            key: 5,
+            requests: vec![1],
+            responses: Vec::new(),
+            psn: PSN,
+        };
+        let config = Config {
+            max_datagram,
+            ..Config::new(me, 3 - me, 0x1000_0000_0000 + u64::from(me), PSN)
+        };
+        let mut link = Connection::new(config, Instant(0));
+        link.start(SendConfig {
+            sq_psn: PSN,
+            timeout,
+            retry_cnt: 7,
+        });
+        let rng = Rng::new(seed + u64::from(me));
+        MockNode::new(link, MockUlp::new(&plan, &plan, rng))
     }
 }
 

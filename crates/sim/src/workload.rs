@@ -1,7 +1,7 @@
 //! What a program asks of its queue pair, drawn at random, and what must come of it.
 
 use causeway_proto::types::{
-    Access, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge, WcOpcode,
+    Access, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge, WcOpcode, WcStatus,
 };
 
 use crate::memory::{PD, SimHost};
@@ -551,5 +551,18 @@ pub fn check(effect: &Effect, own: &SimHost, peer: &SimHost) {
         }
         Effect::PeerInvalid(key) => assert!(!peer.is_valid(*key)),
         Effect::OwnInvalid(key) => assert!(!own.is_valid(*key)),
+    }
+}
+
+/// Whether a program may end with an error where side 1 has given up [`Area::Source`]. A READ meets
+/// its end at the peer; the peer's own sends find their memory gone. Either takes the other side
+/// with it, by a refusal or by silence.
+#[must_use]
+pub fn may_end_without_source(side: usize, status: WcStatus) -> bool {
+    match status {
+        WcStatus::RemAccessErr => side == 0,
+        WcStatus::LocProtErr => side == 1,
+        WcStatus::RetryExcErr | WcStatus::WrFlushErr => true,
+        _ => false,
     }
 }

@@ -1,8 +1,8 @@
 //! What a connection makes of reports of datagrams that did not arrive, true ones and forged ones.
 
-use causeway_proto::trp::{Config, Connection, Expecting, Proof, SendConfig, Undelivered};
+use causeway_proto::trp::{Expecting, Proof, Undelivered};
 use causeway_proto::{Duration, Instant};
-use causeway_sim::mock::{MockNode, MockUlp, Plan};
+use causeway_sim::mock::MockNode;
 use causeway_sim::network::{Faults, Icmp, Network};
 use causeway_sim::rng::Rng;
 use causeway_sim::world::World;
@@ -10,32 +10,14 @@ use causeway_sim::world::World;
 const SEC: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 const DATAGRAM: usize = 1472;
-
-fn node(me: u32, requests: &[u64]) -> MockNode {
-    let plan = |requests: &[u64]| Plan {
-        key: 5,
-        requests: requests.to_vec(),
-        responses: Vec::new(),
-        psn: 77,
-    };
-    let config = Config {
-        max_datagram: DATAGRAM,
-        ..Config::new(me, 3 - me, 0x1000_0000_0000 + u64::from(me), 77)
-    };
-    let mut link = Connection::new(config, Instant(0));
-    link.start(SendConfig {
-        sq_psn: 77,
-        timeout: 14,
-        retry_cnt: 7,
-    });
-    MockNode::new(
-        link,
-        MockUlp::new(&plan(requests), &plan(&[1]), Rng::new(u64::from(me))),
-    )
-}
+/// 67 ms.
+const TIMEOUT: u8 = 14;
 
 fn connected() -> World<MockNode> {
-    let nodes = [node(1, &[1]), node(2, &[1])];
+    let nodes = [
+        MockNode::of_two(1, DATAGRAM, TIMEOUT, 0),
+        MockNode::of_two(2, DATAGRAM, TIMEOUT, 0),
+    ];
     let network = Network::new(Faults::none(), Rng::new(1));
     let mut w = World::new(nodes, network, Rng::new(2));
     assert!(w.run(Instant(SEC), |w| {
@@ -88,7 +70,7 @@ fn an_unreachable_port_is_believed_the_second_time() {
 
 #[test]
 fn before_the_handshake_an_unreachable_port_means_nothing() {
-    let mut n = node(1, &[1]);
+    let mut n = MockNode::of_two(1, DATAGRAM, TIMEOUT, 0);
     for ms in 1..100 {
         let now = Instant(ms * 10 * MS);
         n.link

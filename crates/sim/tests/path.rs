@@ -1,8 +1,7 @@
 //! The size of datagrams follows what the path carries, with routers that say so and without.
 
-use causeway_proto::trp::{Config, Connection, SendConfig};
 use causeway_proto::{Duration, Instant};
-use causeway_sim::mock::{MockNode, MockUlp, Plan};
+use causeway_sim::mock::MockNode;
 use causeway_sim::network::{Faults, Icmp, Network};
 use causeway_sim::rng::Rng;
 use causeway_sim::seeds;
@@ -30,34 +29,14 @@ const TOLD: Icmp = Icmp {
     forged: 0.0,
 };
 
-fn node(me: u32, seed: u64) -> MockNode {
-    let plan = |requests: &[u64]| Plan {
-        key: 5,
-        requests: requests.to_vec(),
-        responses: Vec::new(),
-        psn: 77,
-    };
-    let config = Config {
-        max_datagram: WHOLE,
-        ..Config::new(me, 3 - me, 0x1000_0000_0000 + u64::from(me), 77)
-    };
-    let mut link = Connection::new(config, Instant(0));
-    link.start(SendConfig {
-        sq_psn: 77,
-        timeout: PATIENT,
-        retry_cnt: 7,
-    });
-    MockNode::new(
-        link,
-        MockUlp::new(&plan(&[1]), &plan(&[1]), Rng::new(seed + u64::from(me))),
-    )
-}
-
 /// Two hosts that have exchanged a message.
 fn connected(seed: u64) -> World<MockNode> {
     let mut faults = Faults::none();
     faults.ns_per_byte = 1;
-    let nodes = [node(1, seed), node(2, seed)];
+    let nodes = [
+        MockNode::of_two(1, WHOLE, PATIENT, seed),
+        MockNode::of_two(2, WHOLE, PATIENT, seed),
+    ];
     let mut w = World::new(nodes, Network::new(faults, Rng::new(seed)), Rng::new(seed));
     assert!(w.run(Instant(SEC), |w| {
         w.nodes.iter().all(|n| n.ulp.is_complete())

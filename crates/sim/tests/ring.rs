@@ -8,7 +8,7 @@ use causeway_sim::refused;
 use causeway_sim::ring::{Defect, Faults, Written};
 use causeway_sim::rng::Rng;
 use causeway_sim::seeds;
-use causeway_sim::workload::{Area, MAX_OPS};
+use causeway_sim::workload::{Area, MAX_OPS, may_end_without_source};
 
 /// Seeds of the main test.
 const SEEDS: u64 = 10_000;
@@ -104,17 +104,11 @@ fn memory_may_go_while_it_is_being_read() {
             .with_host(|h| h.deregister(Area::Source.key()));
         let done = w.run(LIMIT, |w| w.nodes.iter().all(|n| n.program.is_done()));
         assert!(done, "stuck {}", report(&w));
-        let allowed = |side: usize, status: WcStatus| match status {
-            WcStatus::RemAccessErr => side == 0,
-            WcStatus::LocProtErr => side == 1,
-            WcStatus::RetryExcErr | WcStatus::WrFlushErr => true,
-            _ => false,
-        };
         for (side, n) in w.nodes.iter().enumerate() {
             let fine = n
                 .program
                 .error
-                .is_none_or(|(_, status)| allowed(side, status));
+                .is_none_or(|(_, status)| may_end_without_source(side, status));
             assert!(fine, "{}", report(&w));
         }
     });

@@ -1,6 +1,7 @@
 //! Replicas of reflective-memory groups: who has which.
 
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use causeway_fabric::services::sisci::Backing;
 use causeway_fabric::sisci::replicas::{REPLICAS_MAX, file_bytes, offset};
@@ -10,6 +11,13 @@ use rustix::io::{Errno, pread, pwrite};
 use super::Tables;
 use super::segments::{Holder, Segment};
 use crate::ids::SessionId;
+use crate::session::UNFINISHED;
+
+/// Bytes of a replica that are emptied by one call, which takes some milliseconds at most.
+pub(super) const EMPTIED_AT_ONCE: u64 = 16 << 20;
+/// How long one turn of the event loop goes on emptying; each makes one call at least. What is
+/// empty already takes a microsecond or two. Tests make one call in a turn.
+const EMPTYING_TIME: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 5 });
 
 /// Bytes of the memory of a segment of `size`.
 pub(super) fn memory_bytes(backing: Backing, size: u64) -> u64 {
@@ -40,31 +48,79 @@ impl Segment {
         }
     }
 
-    /// A replica that no holder has, and empty; of those, one that was given to nobody, so that a
-    /// member which has not come back after a restart keeps its own.
+    fn is_held(&self, replica: usize) -> bool {
+        let mut holders = self.holders.iter();
+        holders.any(|holder| holder.replica == Some(replica))
+    }
+
+    /// A replica that no holder has; of those, one that was given to nobody, so that a member which
+    /// has not come back after a restart keeps its own.
     fn free_replica(&self, memory: &OwnedFd) -> Result<usize, Errno> {
-        let held = |replica: usize| {
-            let mut holders = self.holders.iter();
-            holders.any(|holder| holder.replica == Some(replica))
-        };
         let mut marks = [0; REPLICAS_MAX];
         pread(memory, &mut marks, 0)?;
-        let mut free = (0..REPLICAS_MAX).filter(|replica| !held(*replica));
+        let mut free = (0..REPLICAS_MAX).filter(|replica| !self.is_held(*replica));
         let first = free.clone().next().ok_or(Errno::MFILE)?;
-        let replica = free.find(|replica| marks[*replica] == 0).unwrap_or(first);
+        Ok(free.find(|replica| marks[*replica] == 0).unwrap_or(first))
+    }
+}
+
+/// A replica that is being emptied for its next holder, which gets it when nothing is left of what
+/// a former one had there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Emptying {
+    /// The segment's name.
+    segment: u64,
+    replica: usize,
+    /// Bytes at its beginning that are empty.
+    done: u64,
+}
+
+impl Emptying {
+    /// Empties the next part. True when all is empty.
+    fn go_on(&mut self, memory: &OwnedFd, size: u64) -> Result<bool, Errno> {
         let empty = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(memory, empty, offset(replica, self.size), self.size)?;
-        Ok(replica)
+        let begun = Instant::now();
+        loop {
+            let part = EMPTIED_AT_ONCE.min(size - self.done);
+            let from = offset(self.replica, size) + self.done;
+            fallocate(memory, empty, from, part)?;
+            self.done += part;
+            if self.done == size || begun.elapsed() >= EMPTYING_TIME {
+                return Ok(self.done == size);
+            }
+        }
     }
 }
 
 impl Tables {
-    /// A replica for one more holder of a segment, if its holders have any.
-    pub(super) fn take_replica(&self, name: u64) -> Result<Option<usize>, Errno> {
+    /// An empty replica for one more holder of a segment, if its holders have any.
+    ///
+    /// # Errors
+    /// [`UNFINISHED`] if more is to be emptied than can be in one turn of the event loop.
+    pub(super) fn take_replica(
+        &mut self,
+        session: SessionId,
+        name: u64,
+    ) -> Result<Option<usize>, Errno> {
         let segment = self.segments.get(&name).ok_or(Errno::NOENT)?;
-        match &segment.memory {
-            Some(memory) if segment.replicas => segment.free_replica(memory).map(Some),
-            _ => Ok(None),
+        let Some(memory) = segment.memory.as_ref().filter(|_| segment.replicas) else {
+            return Ok(None);
+        };
+        let own = self.holdings.get_mut(&session).ok_or(Errno::NOTCONN)?;
+        // Another may have got it meanwhile.
+        let still_free = |of: &Emptying| of.segment == name && !segment.is_held(of.replica);
+        let mut next = match own.emptying.take().filter(still_free) {
+            Some(next) => next,
+            None => Emptying {
+                segment: name,
+                replica: segment.free_replica(memory)?,
+                done: 0,
+            },
+        };
+        if next.go_on(memory, segment.size)? {
+            return Ok(Some(next.replica));
         }
+        own.emptying = Some(next);
+        Err(UNFINISHED)
     }
 }

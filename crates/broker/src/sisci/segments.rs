@@ -141,8 +141,23 @@ fn memory_and_swap() -> u64 {
     units.saturating_mul(u64::from(info.mem_unit))
 }
 
+/// The memory of a segment that is made, if it has any.
+fn new_memory(backing: Backing, size: u64, tenant_name: &str) -> Result<Option<Memory>, Errno> {
+    match backing {
+        Backing::Empty => Ok(None),
+        // There is no room for it, whatever is freed; and its owner would be killed for trying.
+        _ if size > memory_and_swap() => Err(Errno::NOMEM),
+        backing => {
+            let name = format!("{MEMORY_NAME}{tenant_name}");
+            let memory = private_memfd(&name, memory_bytes(backing, size))?;
+            Ok(Some(memory.into()))
+        }
+    }
+}
+
 impl Tables {
-    /// Creates a segment, or joins a group. Returns the reply and the memory's descriptor.
+    /// Creates a segment, or joins a group. Returns the reply and the memory's descriptor, or
+    /// [`UNFINISHED`](crate::session::UNFINISHED) while the member's replica is being emptied.
     pub(super) fn create_segment(
         &mut self,
         session: SessionId,
@@ -176,15 +191,7 @@ impl Tables {
         if self.claims.is_reserved(Key::place(tenant, place)) {
             return Err(Errno::EXIST);
         }
-        let memory = match request.backing {
-            Backing::Empty => None,
-            // There is no room for it, whatever is freed; and its owner would be killed for trying.
-            _ if size > memory_and_swap() => return Err(Errno::NOMEM),
-            backing => {
-                let name = format!("{MEMORY_NAME}{tenant_name}");
-                Some(private_memfd(&name, memory_bytes(backing, size))?.into())
-            }
-        };
+        let memory = new_memory(request.backing, size, tenant_name)?;
         let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         let segment = Segment {
             tenant,
@@ -202,9 +209,12 @@ impl Tables {
         let name = self.new_name();
         let life = segment.life;
         self.segments.insert(name, segment);
-        let claimant = self.own(session)?.claimant;
+        let own = self.own(session)?;
+        let (claimant, handle) = (own.claimant, own.new_handle());
         self.take_place(tenant, place, name, claimant);
-        self.hold(session, name, SegmentState::Created)
+        // All replicas are empty.
+        let replica = replicas.then_some(0);
+        self.hold_as((session, handle), name, SegmentState::Created, replica)
             .inspect_err(|_| {
                 self.segments.remove(&name);
                 self.free_place(tenant, place);
@@ -279,7 +289,7 @@ impl Tables {
         state: SegmentState,
     ) -> Result<(LocalSegmentReply, Option<OwnedFd>), Errno> {
         let handle = self.own(session)?.new_handle();
-        let replica = self.take_replica(name)?;
+        let replica = self.take_replica(session, name)?;
         self.hold_as((session, handle), name, state, replica)
     }
 

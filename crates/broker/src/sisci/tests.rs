@@ -1,6 +1,7 @@
 //! Random histories: whatever sessions do, the tables agree with each other, and nothing is left of
 //! sessions that are gone.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use causeway_fabric::limits::RESTORE_GRACE;
@@ -10,12 +11,13 @@ use causeway_fabric::services::sisci::{
     CreateSegmentRequest, NODE_GROUP_ALL, RegisterRequest, RemoveRequest, TakeCellRequest,
     UnavailableRequest,
 };
+use rustix::fs::{FallocateFlags, fallocate};
 
+use super::replicas::EMPTIED_AT_ONCE;
 use super::*;
 use crate::config::{Config, Tenant};
 use crate::nodes::NodeSpec;
-use crate::session::Caller;
-use crate::session::Peer;
+use crate::session::{Caller, Peer, UNFINISHED};
 use crate::sys::random;
 
 /// Two tenants, two nodes, a few sessions, few numbers: so that they meet.
@@ -399,4 +401,78 @@ fn a_session_for_another_host_does_not_bring_its_node_here() {
         assert_eq!(joined, Ok(()));
         assert_eq!(world.tables.is_here(tenant, 12), here);
     }
+}
+
+/// Sessions of one tenant, of which nothing else is there.
+fn sessions<const N: usize>(world: &mut World) -> [SessionId; N] {
+    let mut found = Vec::new();
+    while found.len() < N {
+        world.arrive();
+        if world.tables.holdings[&world.next].tenant == 0 {
+            found.push(world.next);
+        }
+    }
+    found.try_into().expect("so many")
+}
+
+/// Joins a group whose members have replicas, as far as that goes in one turn.
+fn join(world: &mut World, session: SessionId, size: u64) -> Result<(u64, OwnedFd), Errno> {
+    let request = CreateSegmentRequest {
+        id: Some(3),
+        size,
+        backing: Backing::Group,
+        private: false,
+    };
+    let mut context = Context {
+        members: &mut world.members,
+        outbox: &mut world.outbox,
+    };
+    let joined = world
+        .tables
+        .create_segment(session, &request, "", &mut context);
+    joined.map(|(reply, memory)| (reply.offset, memory.expect("a group's")))
+}
+
+/// How often one has to ask until it has joined, where its replica is, and the memory.
+fn joined(world: &mut World, session: SessionId, size: u64) -> (u64, u64, OwnedFd) {
+    for turn in 1.. {
+        match join(world, session, size) {
+            Ok((offset, memory)) => return (turn, offset, memory),
+            Err(errno) => assert_eq!(errno, UNFINISHED),
+        }
+    }
+    unreachable!()
+}
+
+fn resident(memory: &OwnedFd) -> u64 {
+    rustix::fs::fstat(memory).unwrap().st_blocks as u64 * 512
+}
+
+#[test]
+fn a_replica_is_emptied_in_parts_before_its_next_holder_gets_it() {
+    const PARTS: u64 = 3;
+    let size = PARTS * EMPTIED_AT_ONCE;
+    let mut world = World::new();
+    let [stays, leaves, next, other] = sessions(&mut world);
+    let (_, _, memory) = joined(&mut world, stays, size);
+    let (_, offset, _) = joined(&mut world, leaves, size);
+    let dense = FallocateFlags::empty();
+    fallocate(&memory, dense, offset, size).unwrap();
+    rustix::io::pwrite(&memory, b"left", offset + size - 4).unwrap();
+    world.leave(leaves);
+    let before = resident(&memory);
+    for part in 1..PARTS {
+        assert_eq!(join(&mut world, next, size).err(), Some(UNFINISHED));
+        assert_eq!(before - resident(&memory), part * EMPTIED_AT_ONCE);
+        assert!(world.tables.holdings[&next].segments.is_empty());
+    }
+    // One that asks meanwhile empties it itself, from its beginning.
+    rustix::io::pwrite(&memory, b"late", offset).unwrap();
+    assert_eq!(join(&mut world, other, size).err(), Some(UNFINISHED));
+    let (given, _) = join(&mut world, next, size).unwrap();
+    assert_eq!((given, before - resident(&memory)), (offset, size));
+    // It gets another one, emptied likewise.
+    let (turns, elsewhere, _) = joined(&mut world, other, size);
+    assert!(turns == PARTS && elsewhere != offset);
+    assert!(world.tables.holdings[&next].emptying.is_none());
 }

@@ -393,7 +393,8 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use causeway_proto::association::{BEGUN_MAX, GIVE_UP_AFTER, Outcome, Turn};
+    use causeway_proto::association::{BEGUN_MAX, GIVE_UP_AFTER, Outcome};
+    use causeway_proto::trp::Turn;
 
     use super::*;
 

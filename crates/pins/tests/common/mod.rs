@@ -18,6 +18,27 @@ pub type LetGo = Box<dyn FnOnce()>;
 /// A way to hold pages from an address on: its name, whether it writes to them in the end, itself.
 pub type Way = (&'static str, bool, Box<dyn Fn(usize) -> LetGo>);
 
+/// Every way to hold a page that there is here.
+pub fn ways() -> Vec<Way> {
+    let mut all: Vec<Way> = vec![
+        ("vmsplice", false, Box::new(vmsplice)),
+        ("process_vm_writev", true, Box::new(process_vm_writev)),
+    ];
+    if SlowFile::mount().is_none() {
+        println!("no FUSE here: direct reads are not tried");
+        return all;
+    }
+    for (name, by) in [
+        ("pread", By::Pread),
+        ("aio", By::Aio),
+        ("io_uring", By::IoUring),
+    ] {
+        let read = move |addr| SlowFile::mount().expect("as before").read(by, addr, PAGE);
+        all.push((name, true, Box::new(read)));
+    }
+    all
+}
+
 /// A pipe that holds one page (`vmsplice(2)`).
 pub fn vmsplice(addr: usize) -> LetGo {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).expect("a pipe");

@@ -149,18 +149,20 @@ impl Strides {
         let Ok(condition) = self.understand(run.machine, program, head) else {
             return 0;
         };
-        let rounds = self.rounds(run.backing, run.pages, condition);
+        let Some(start) = self.stored(run.backing) else {
+            return 0;
+        };
+        let rounds = self.rounds((run.backing, run.pages), start, condition);
         if rounds == 0 {
             return 0;
         }
-        let done = self.gather(run, rounds, until);
+        let done = self.gather(run, start, rounds, until);
         if done > 0 {
             self.finish(run.machine, run.registers, done);
         }
         let bytes = done * self.step as usize;
         if bytes > 0 {
-            let last = self.stored(run.backing).unwrap_or_default() + bytes - 1;
-            run.pages.note_gathered(last);
+            run.pages.note_gathered(start + bytes - 1);
         }
         bytes
     }
@@ -377,11 +379,14 @@ impl Strides {
         backing.offset(first.address as usize, self.step as usize)
     }
 
-    /// How many rounds there are, each with another one behind it, in closed pages of the window.
-    fn rounds(&self, backing: &Backing, pages: &Pages, condition: ConditionCode) -> usize {
-        let Some(start) = self.stored(backing) else {
-            return 0;
-        };
+    /// How many rounds there are, each with another one behind it, in closed pages of the window,
+    /// of which the first stores at `start`.
+    fn rounds(
+        &self,
+        (backing, pages): (&Backing, &Pages),
+        start: usize,
+        condition: ConditionCode,
+    ) -> usize {
         let step = self.step as usize;
         let room = (backing.len - start).min(STRING);
         let most = pages.closed(start, room) / step;
@@ -404,11 +409,14 @@ impl Strides {
         (0..most).take_while(goes_on).count()
     }
 
-    /// Gathers what the rounds store, chunk by chunk; how many rounds.
-    fn gather(&mut self, run: &mut super::Run<'_>, rounds: usize, until: u64) -> usize {
-        let Some(start) = self.stored(run.backing) else {
-            return 0;
-        };
+    /// Gathers what the rounds store from `start` on, chunk by chunk; how many rounds.
+    fn gather(
+        &mut self,
+        run: &mut super::Run<'_>,
+        start: usize,
+        rounds: usize,
+        until: u64,
+    ) -> usize {
         let step = self.step as usize;
         let chunk = (GATHERED / step).max(1);
         let mut done = 0;

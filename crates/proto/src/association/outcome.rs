@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use causeway_wire::secure::{Step, Why};
 
 use super::{Associations, Peer};
-use crate::trp::Keys;
+use crate::trp::{Keys, Turn};
 
 /// What the caller is to ask of its broker, one at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,27 +18,6 @@ pub struct Ask {
     pub turn: Turn,
     /// Where the peer is reached.
     pub(super) to: SocketAddr,
-}
-
-/// A step of a handshake.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// The message that begins one.
-    Begin,
-    /// The answer to a message of the peer's.
-    Answer {
-        /// The cookie of its sender.
-        peer_cookie: u64,
-        /// The message.
-        message: Vec<u8>,
-    },
-    /// What the peer's answer leads to.
-    Finish {
-        /// The cookie of its sender.
-        peer_cookie: u64,
-        /// The answer.
-        message: Vec<u8>,
-    },
 }
 
 /// What the broker has said.

@@ -66,8 +66,7 @@ impl Connection {
     /// was lost for long, this one is repeated soon.
     fn bear(&mut self, token: u64, now: Instant) {
         if self.last.receiver == 0 {
-            self.interval = REPEAT_FIRST;
-            self.due = Some(now + self.interval);
+            self.repeat_after(REPEAT_FIRST, now);
         }
         self.last.receiver = token;
     }

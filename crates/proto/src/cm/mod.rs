@@ -11,12 +11,15 @@ use causeway_wire::cm::{Acked, Kind, Message, PortSpace, Private, Terms};
 use causeway_wire::secure::Why;
 
 use crate::time::{Duration, Instant};
+use jitter::Jitter;
 
 mod input;
+mod jitter;
 #[cfg(test)]
 mod tests;
 
-/// First interval after which a message is repeated; it doubles.
+/// First interval after which a message is repeated; it doubles. Each is lengthened or shortened by
+/// up to [`jitter::JITTER_PERCENT`].
 pub const REPEAT_FIRST: Duration = Duration::from_millis(20);
 /// Longest interval.
 pub const REPEAT_MAX: Duration = Duration::from_secs(1);
@@ -117,7 +120,9 @@ pub struct Connection {
     last: Message,
     /// When it is said again; or, in [`State::Ended`], when the time is over.
     due: Option<Instant>,
+    /// The nominal length of the interval that ends then.
     interval: Duration,
+    jitter: Jitter,
     give_up: Instant,
     /// Until when a closed port counts as not open yet.
     grace: Instant,
@@ -194,6 +199,7 @@ impl Connection {
             },
             due: None,
             interval: REPEAT_FIRST,
+            jitter: Jitter::new(local),
             give_up: Instant(u64::MAX),
             grace: Instant(0),
             decide_by: Instant(u64::MAX),
@@ -378,8 +384,7 @@ impl Connection {
             return self.handle_silence(now);
         }
         if now < self.give_up && self.state != State::Ended {
-            self.interval = (self.interval * 2).min(REPEAT_MAX);
-            self.due = Some(now + self.interval);
+            self.repeat_after((self.interval * 2).min(REPEAT_MAX), now);
             self.agains_left = AGAINS_PER_TRY;
             self.outbox.push_back(self.last);
             return;
@@ -431,9 +436,16 @@ impl Connection {
         };
         self.outbox.push_back(self.last);
         self.probes = 0;
-        self.interval = REPEAT_FIRST;
-        self.due = Some(now + self.interval);
         self.give_up = now + budget;
+        self.repeat_after(REPEAT_FIRST, now);
+    }
+
+    /// Has what was said repeated after an interval of about `nominal`; or given up on time, if
+    /// that is before.
+    fn repeat_after(&mut self, nominal: Duration, now: Instant) {
+        self.interval = nominal;
+        let due = now + self.jitter.draw(nominal);
+        self.due = Some(due.min(self.give_up));
     }
 
     fn ack(&self, acked: Acked) -> Message {

@@ -427,7 +427,7 @@ fn a_token_comes_back_once_at_once() {
     assert_eq!((again.kind, again.receiver), (Kind::Request, 99));
     w.a.handle_message(&retry, w.now);
     assert_eq!(w.a.poll_transmit(), None);
-    w.a.handle_timeout(w.now + REPEAT_FIRST);
+    w.a.handle_timeout(w.a.poll_timeout().expect("a time"));
     assert_eq!(w.a.poll_transmit().map(|m| m.receiver), Some(99));
     assert_eq!(w.a.remote(), 0, "a token is no name");
 }
@@ -478,7 +478,7 @@ fn who_is_told_to_come_again_does_so_with_the_token_twice_in_each_attempt() {
     // It was lost for so long that it is repeated seldom.
     w.now = w.now + REPEAT_MAX;
     while w.a.interval < REPEAT_MAX {
-        w.now = w.now + REPEAT_MAX;
+        w.now = w.a.poll_timeout().expect("a time");
         w.a.handle_timeout(w.now);
         drawn(&mut w.a);
     }
@@ -488,7 +488,9 @@ fn who_is_told_to_come_again_does_so_with_the_token_twice_in_each_attempt() {
     let twice = [(Kind::Request, 70), (Kind::Request, 71)];
     assert_eq!(drawn(&mut w.a), twice);
     // With a token it is repeated soon, as when it was new; the next changes nothing of that.
-    w.now = w.now + REPEAT_FIRST;
+    let due = w.a.poll_timeout().expect("a time");
+    assert!(due <= w.now + REPEAT_FIRST * 3 / 2);
+    w.now = due;
     w.a.handle_timeout(w.now);
     assert_eq!(drawn(&mut w.a), [(Kind::Request, 79)]);
     let due = w.a.poll_timeout();
@@ -514,4 +516,66 @@ fn nobody_comes_again_whom_the_peer_has_answered() {
     w.a.establish();
     heeds_nothing(&mut w.a);
     assert!(w.a.is_established());
+}
+
+/// When a request of that name is sent, and when it fails, if nobody answers.
+fn attempts(name: u64) -> (Vec<Duration>, Duration) {
+    let start = Instant(1);
+    let mut a = Connection::request(name, PortSpace::Tcp, 4000, offer(b"hello"), start);
+    let mut sent = Vec::new();
+    let mut now = start;
+    loop {
+        while a.poll_transmit().is_some() {
+            sent.push(now.since(start));
+        }
+        match a.poll() {
+            None => {}
+            Some(Event::Unreachable) => return (sent, now.since(start)),
+            Some(event) => panic!("{event:?}"),
+        }
+        now = a.poll_timeout().expect("a time");
+        a.handle_timeout(now);
+    }
+}
+
+#[test]
+fn requests_of_one_moment_are_not_repeated_in_step() {
+    const CONNECTIONS: usize = 3500;
+    const SLICE: Duration = Duration::from_millis(100);
+    let mut names = fates(5);
+    let mut name = || u64::from_le_bytes(std::array::from_fn(|_| names()));
+    let mut slices = vec![0; (ANSWER_BUDGET.as_millis() / SLICE.as_millis()) as usize + 1];
+    for _ in 0..CONNECTIONS {
+        for at in attempts(name()).0 {
+            slices[(at.as_millis() / SLICE.as_millis()) as usize] += 1;
+        }
+    }
+    // From where they are a second apart, about a tenth of them fall in each slice.
+    let apart = &slices[30..95];
+    let (least, most) = (apart.iter().min().unwrap(), apart.iter().max().unwrap());
+    assert!(*least > CONNECTIONS / 20, "{slices:?}");
+    assert!(*most < CONNECTIONS / 5, "{slices:?}");
+}
+
+#[test]
+fn whatever_the_intervals_a_request_fails_on_time() {
+    for name in 1..1000 {
+        let (sent, failed) = attempts(name);
+        assert_eq!(failed, ANSWER_BUDGET);
+        // Without jitter it is sent 15 times.
+        assert!((13..=21).contains(&sent.len()), "{sent:?}");
+        for (n, pair) in sent.windows(2).enumerate() {
+            let nominal = (REPEAT_FIRST * (1 << n.min(6))).min(REPEAT_MAX);
+            let interval = pair[1] - pair[0];
+            assert!(
+                (nominal / 2..=nominal * 3 / 2).contains(&interval),
+                "{sent:?}"
+            );
+        }
+        assert_eq!(
+            attempts(name),
+            (sent, failed),
+            "the same name repeats alike"
+        );
+    }
 }

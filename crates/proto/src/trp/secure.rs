@@ -2,10 +2,10 @@
 //! wire*).
 //!
 //! The messages of a handshake are made and understood by the brokers of both hosts, which have the
-//! keys of the cluster. A connection carries them, as requests and answers to its caller ([`Ask`]),
-//! and gets the keys of this one connection. Whenever TRP would send a connection request and there
-//! are no keys yet, the handshake goes on in its place; so its repetitions and its budget are
-//! TRP's.
+//! keys of the cluster. A connection carries them, as requests and answers to its caller
+//! ([`Turn`]), and gets the keys of this one connection. Whenever TRP would send a connection
+//! request and there are no keys yet, the handshake goes on in its place; so its repetitions and
+//! its budget are TRP's.
 //!
 //! A side that has completed a handshake which it began has keys. A side that has answered one has
 //! a *candidate*, since what it answered may be a recording: the first datagram that is opened by
@@ -14,7 +14,7 @@
 
 mod asks;
 
-pub use asks::{Ask, Keys};
+pub use asks::{Keys, Turn};
 pub use causeway_aead::{Cipher, PHASE_PACKETS};
 use causeway_aead::{Opener, Refusal, Sealer, Stamp};
 use causeway_wire::secure::{
@@ -62,8 +62,8 @@ struct Candidate {
 /// What a secured connection has beside an ordinary one.
 #[derive(Debug, Default)]
 pub(super) struct Secure {
-    ask: Option<Ask>,
-    /// The caller has taken an [`Ask`], and has not told the outcome.
+    ask: Option<Turn>,
+    /// The caller has taken a [`Turn`], and has not told the outcome.
     asking: bool,
     /// The message that began our handshake.
     begun: Option<Vec<u8>>,
@@ -102,7 +102,7 @@ enum Begin {
 
 impl Secure {
     /// Asks the caller, unless it is asked something already: what is lost by that is repeated.
-    fn ask(&mut self, ask: Ask) {
+    fn ask(&mut self, ask: Turn) {
         if !self.asking && self.ask.is_none() {
             self.ask = Some(ask);
         }
@@ -129,7 +129,7 @@ impl Secure {
             Begin::Late => {}
             Begin::Known(at) => self.candidates[at].due = true,
             Begin::OursCounts => self.begin_due = self.pair.is_none(),
-            Begin::New => self.ask(Ask::Answer {
+            Begin::New => self.ask(Turn::Answer {
                 peer_cookie: peer,
                 message: message.to_vec(),
             }),
@@ -156,7 +156,7 @@ impl Secure {
 
     fn on_answer(&mut self, peer_cookie: u64, message: &[u8]) {
         if self.begun.is_some() && self.pair.is_none() {
-            self.ask(Ask::Finish {
+            self.ask(Turn::Finish {
                 peer_cookie,
                 message: message.to_vec(),
             });
@@ -398,7 +398,7 @@ impl Connection {
         } else if secure.begun.is_some() {
             secure.repeat();
         } else {
-            secure.ask(Ask::Begin);
+            secure.ask(Turn::Begin);
         }
     }
 

@@ -9,7 +9,7 @@ use causeway_proto::cm::{Connection, REASON_NO_SERVICE, REASON_STALE};
 use causeway_wire::cm::{
     Acked, Kind, MESSAGE_MAX, Malformed, Message, Private, Terms, refuse_version,
 };
-use causeway_wire::quote::{self, Names};
+use causeway_wire::quote::{self, NAME_LEN, Names};
 use causeway_wire::secure::{
     ComeAgain, RefusedRequest, SEALED_MESSAGE_MAX, Why, is_sealed_message,
 };
@@ -30,6 +30,21 @@ type Sealed = (SocketAddr, Option<IpAddr>, Vec<u8>);
 /// The sender of a request that no connection comes of, the address it was sent to, its name, and
 /// why.
 type Unfit = (SocketAddr, Option<IpAddr>, u64, Why);
+
+/// An answer of no connection. Floods draw the short one, so that takes no memory of its own.
+enum Answer {
+    Short([u8; NAME_LEN]),
+    Version(Vec<u8>),
+}
+
+impl Answer {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Answer::Short(bytes) => bytes,
+            Answer::Version(bytes) => bytes,
+        }
+    }
+}
 
 /// What lay in a port.
 #[derive(Default)]
@@ -80,7 +95,7 @@ impl Place<'_> {
         from: SocketAddr,
         datagram: &[u8],
         now: Instant,
-    ) -> Result<Standing, Option<Vec<u8>>> {
+    ) -> Result<Standing, Option<Answer>> {
         // What the broker may be asked about is asked about as often as the load permits.
         let costs = guard.is_up() || is_sealed_message(datagram);
         let standing = match quote::names(datagram) {
@@ -102,7 +117,7 @@ impl Place<'_> {
         from: SocketAddr,
         datagram: &[u8],
         now: Instant,
-    ) -> Option<Vec<u8>> {
+    ) -> Option<Answer> {
         let Place::Listener(listener, tokens, _) = self else {
             return None;
         };
@@ -112,14 +127,12 @@ impl Place<'_> {
             receiver: names.sender,
             token: tokens.make(from, names.sender, *listener, now),
         };
-        load.may_ask().then(|| again.emit().to_vec())
+        load.may_ask().then(|| Answer::Short(again.emit()))
     }
 }
 
 /// Passes of one look at a port: others wait too.
 const RECEIVES_MAX: usize = 16;
-/// Sealed messages of one look that the broker is asked about, beside those that are expected.
-const OPENED_MAX: usize = 256;
 /// Requests of a listener whose senders' addresses are not proved. Beyond them a request gets a
 /// token and nothing of it is kept.
 pub(super) const HALF_OPEN_MAX: usize = 64;
@@ -177,11 +190,11 @@ fn unfit_request(covered: bool, datagram: &[u8]) -> Option<(u64, Why)> {
 }
 
 /// The answer to a request of another version.
-fn other_version(datagram: &[u8]) -> Option<Vec<u8>> {
+fn other_version(datagram: &[u8]) -> Option<Answer> {
     let mut refusal = [0; MESSAGE_MAX];
     let len = refuse_version(datagram, &mut refusal)?;
     seal(&mut refusal[..len], crc);
-    Some(refusal[..len].to_vec())
+    Some(Answer::Version(refusal[..len].to_vec()))
 }
 
 /// Takes what lies in a port that connections use, or a listener's. Answers requests of other
@@ -215,8 +228,8 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
             }
             // Nothing in the clear is taken from there.
             if covered {
-                let has_room = standing != Standing::Unknown || sealed.len() < OPENED_MAX;
-                if datagram.len() <= SEALED_MESSAGE_MAX && has_room {
+                // What the load has counted is opened, or asked to come again if time is short.
+                if datagram.len() <= SEALED_MESSAGE_MAX {
                     sealed.push((standing, (from, to, datagram.to_vec())));
                 }
                 return;
@@ -251,10 +264,10 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
     }
     for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
         let refusal = RefusedRequest { receiver, why }.emit();
-        answers.push((to, from, refusal.to_vec()));
+        answers.push((to, from, Answer::Short(refusal)));
     }
     for (to, from, answer) in answers {
-        transmit(port, to, from, &answer);
+        transmit(port, to, from, answer.bytes());
     }
     arrivals
 }

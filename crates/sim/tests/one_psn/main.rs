@@ -18,7 +18,7 @@ use causeway_sim::program::{Setup, Shared, bad, setups};
 use causeway_sim::refused;
 use causeway_sim::rng::Rng;
 use causeway_sim::seeds;
-use causeway_sim::workload::{Area, MAX_OPS};
+use causeway_sim::workload::{Area, MAX_OPS, may_end_without_source};
 use causeway_sim::world::{Node, World};
 
 use node::OneNode;
@@ -192,12 +192,10 @@ fn memory_may_go_while_it_is_being_read() {
             .with_host(|h| h.deregister(Area::Source.key()));
         run_to_end(&mut w, all_done);
         for (side, n) in w.nodes.iter().enumerate() {
-            let fine = n.program.error.is_none_or(|(_, status)| match status {
-                WcStatus::RemAccessErr => side == 0,
-                WcStatus::LocProtErr => side == 1,
-                WcStatus::RetryExcErr | WcStatus::WrFlushErr => true,
-                _ => false,
-            });
+            let fine = n
+                .program
+                .error
+                .is_none_or(|(_, status)| may_end_without_source(side, status));
             assert!(fine, "{}", report(&w));
         }
     });

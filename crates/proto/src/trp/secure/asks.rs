@@ -8,19 +8,19 @@ use crate::time::Instant;
 use crate::trp::config::MAX_CANDIDATES;
 use crate::trp::{Connection, State};
 
-/// What the caller is to ask of its broker for a connection, one at a time.
+/// A step of a handshake, which the caller is to ask of its broker: of a connection, one at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// The message that begins a handshake: [`Connection::begun`].
+pub enum Turn {
+    /// The message that begins a handshake.
     Begin,
-    /// The answer to a message of the peer's: [`Connection::answered`].
+    /// The answer to a message of the peer's.
     Answer {
         /// The cookie of its sender.
         peer_cookie: u64,
         /// The message.
         message: Vec<u8>,
     },
-    /// What the peer's answer leads to: [`Connection::finished`].
+    /// What the peer's answer leads to.
     Finish {
         /// The cookie of its sender.
         peer_cookie: u64,
@@ -43,7 +43,7 @@ pub struct Keys {
 impl Connection {
     /// What is to be asked of the broker for a secured connection. Tell the outcome by
     /// [`Connection::begun`] and its like, or [`Connection::ask_failed`].
-    pub fn take_ask(&mut self) -> Option<Ask> {
+    pub fn take_ask(&mut self) -> Option<Turn> {
         let secure = self.secure.as_mut()?;
         let ask = secure.ask.take()?;
         secure.asking = true;
@@ -112,11 +112,11 @@ impl Connection {
 
     /// The broker did not do what it was asked for: the peer is told why, if it is `Answer`. A
     /// message that the broker does not believe counts for nothing.
-    pub fn ask_failed(&mut self, ask: &Ask, why: Option<Why>) {
+    pub fn ask_failed(&mut self, ask: &Turn, why: Option<Why>) {
         if let Some(secure) = &mut self.secure {
             secure.asking = false;
         }
-        if let (Ask::Answer { peer_cookie, .. }, Some(why)) = (ask, why) {
+        if let (Turn::Answer { peer_cookie, .. }, Some(why)) = (ask, why) {
             self.refusal_due = Some(Owed {
                 cookie: *peer_cookie,
                 why,

@@ -76,15 +76,15 @@ impl Side {
     fn serve(&mut self, now: Instant) {
         while let Some(ask) = self.conn.take_ask() {
             match ask {
-                Ask::Begin => self.conn.begun(b"begin".to_vec()),
-                Ask::Answer {
+                Turn::Begin => self.conn.begun(b"begin".to_vec()),
+                Turn::Answer {
                     peer_cookie,
                     message,
                 } => {
                     let answer = (message, b"answer".to_vec());
                     self.conn.answered(now, peer_cookie, answer, keys(false));
                 }
-                Ask::Finish { peer_cookie, .. } => self.conn.finished(peer_cookie, keys(true)),
+                Turn::Finish { peer_cookie, .. } => self.conn.finished(peer_cookie, keys(true)),
             }
         }
     }
