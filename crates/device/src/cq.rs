@@ -135,6 +135,14 @@ impl CompChannel {
         self.queue.set_nonblocking()
     }
 
+    /// Has the helper thread call `handler` about events of its own progress, for who only passes
+    /// on what arrives; it takes and arms as who sleeps on the descriptor would. What it leaves
+    /// makes that readable. No lock of the device's is held, and nothing arrives meanwhile, so it
+    /// may not wait. The former one does not run any more when this returns: none calls this.
+    pub fn set_handler(&self, handler: Option<Box<dyn Fn() + Send + Sync>>) {
+        self.queue.set_handler(handler);
+    }
+
     /// Ends it (`ibv_destroy_comp_channel(3)`).
     ///
     /// # Errors
