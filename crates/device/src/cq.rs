@@ -135,10 +135,9 @@ impl CompChannel {
         self.queue.set_nonblocking()
     }
 
-    /// Has the helper thread call `handler` about events of its own progress, for who only passes
-    /// on what arrives; it takes and arms as who sleeps on the descriptor would. What it leaves
-    /// makes that readable. No lock of the device's is held, and nothing arrives meanwhile, so it
-    /// may not wait. The former one does not run any more when this returns: none calls this.
+    /// Has the helper thread call `handler` about events of its own progress, with no lock held;
+    /// it may not wait, or nothing arrives. What it leaves makes the descriptor readable. The
+    /// former one does not run any more when this returns: none calls this.
     pub fn set_handler(&self, handler: Option<Box<dyn Fn() + Send + Sync>>) {
         self.queue.set_handler(handler);
     }
