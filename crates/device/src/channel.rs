@@ -1,7 +1,9 @@
 //! Event queues behind a file descriptor: completion channels and the async events of a context.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use causeway_look::Looks;
@@ -10,6 +12,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errno::Errno;
+use crate::handlers::{self, Handled};
 
 /// Times that a channel is asked whether it is slept on for one look at its descriptor, a system
 /// call.
@@ -27,6 +30,21 @@ pub(crate) struct EventQueue<T> {
     asked: AtomicU32,
     /// What is known of waits for its events.
     pub looks: Looks,
+    /// What the helper thread does about events that it announces itself, if anything.
+    handler: Handler,
+}
+
+/// What is done about an event.
+#[derive(Default)]
+struct Handler {
+    run: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+    is_set: AtomicBool,
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Handler").field(&self.is_set).finish()
+    }
 }
 
 #[derive(Debug)]
@@ -36,6 +54,8 @@ struct Queue<T> {
     raised: bool,
     /// A thread makes progress to take an event itself.
     held: bool,
+    /// The handler is about to run.
+    handled: bool,
     /// Events have come meanwhile that were not written.
     unwritten: bool,
 }
@@ -47,6 +67,7 @@ impl<T> EventQueue<T> {
             events: VecDeque::new(),
             raised: false,
             held: false,
+            handled: false,
             unwritten: false,
         };
         Ok(EventQueue {
@@ -55,6 +76,7 @@ impl<T> EventQueue<T> {
             was_nonblocking: AtomicBool::new(false),
             asked: AtomicU32::new(0),
             looks: Looks::new(),
+            handler: Handler::default(),
         })
     }
 
@@ -74,6 +96,16 @@ impl<T> EventQueue<T> {
         let event = queue.events.pop_front()?;
         self.show(&mut queue);
         Some(event)
+    }
+
+    /// Sets what the helper thread does about an event, or nothing. The former one does not run any
+    /// more when this returns.
+    pub fn set_handler(&self, handler: Option<Box<dyn Fn() + Send + Sync>>) {
+        let mut run = self.handler.run.lock();
+        self.handler
+            .is_set
+            .store(handler.is_some(), Ordering::Relaxed);
+        *run = handler;
     }
 
     /// Runs `f`, which makes progress and takes what comes of it: an event that is pushed and
@@ -106,7 +138,7 @@ impl<T> EventQueue<T> {
                 let _ = self.fd.drain();
                 queue.raised = false;
             }
-        } else if queue.unwritten && !queue.held {
+        } else if queue.unwritten && !queue.held && !queue.handled {
             let _ = self.fd.signal();
             queue.raised = true;
             queue.unwritten = false;
@@ -138,6 +170,33 @@ impl<T> EventQueue<T> {
                 .store(self.nonblocking(), Ordering::Relaxed);
         }
         self.was_nonblocking.load(Ordering::Relaxed)
+    }
+}
+
+impl EventQueue<usize> {
+    /// As [`EventQueue::push`]. Returns whether this thread calls the handler soon, and nobody else
+    /// need hear of the event.
+    pub fn announce(self: &Arc<Self>, cookie: usize) -> bool {
+        let mut queue = self.queue.lock();
+        queue.events.push_back(cookie);
+        queue.unwritten = true;
+        if self.handler.is_set.load(Ordering::Relaxed) && !queue.handled {
+            queue.handled = handlers::run_later(Arc::<Self>::clone(self));
+        }
+        self.show(&mut queue);
+        queue.handled
+    }
+}
+
+impl Handled for EventQueue<usize> {
+    /// A thread that watches the descriptor hears of what is left afterwards.
+    fn handle(&self) {
+        if let Some(run) = &*self.handler.run.lock() {
+            run();
+        }
+        let mut queue = self.queue.lock();
+        queue.handled = false;
+        self.show(&mut queue);
     }
 }
 

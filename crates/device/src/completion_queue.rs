@@ -333,24 +333,25 @@ impl CompletionQueue {
     fn tell<G>(
         &self,
         mut putting: Putting<'_, G>,
-        channel: &EventQueue<usize>,
+        channel: &Arc<EventQueue<usize>>,
         solicited: bool,
     ) -> Put
     where
         G: DerefMut<Target = PutEnd<Cqe, Telling>>,
     {
         let telling = putting.with();
-        let announce = match telling.armed {
+        let mut enough = match telling.armed {
             Armed::No => false,
             Armed::Any => true,
             Armed::Solicited => solicited,
         };
-        if announce {
+        if enough {
             telling.armed = Armed::No;
             telling.announced += 1;
-            channel.push(self.cookie);
+            // What this thread handles itself is no reason to let the program have its turn.
+            enough = !channel.announce(self.cookie);
         }
-        match announce || putting.len() >= ENOUGH {
+        match enough || putting.len() >= ENOUGH {
             true => Put::Enough,
             false => Put::Queued,
         }

@@ -136,6 +136,13 @@ impl CompChannel {
         self.queue.set_nonblocking()
     }
 
+    /// Has the helper thread call `handler` about events of its own progress, with no lock held;
+    /// it may not wait, or nothing arrives. What it leaves makes the descriptor readable. The
+    /// former one does not run any more when this returns: none calls this.
+    pub fn set_handler(&self, handler: Option<Box<dyn Fn() + Send + Sync>>) {
+        self.queue.set_handler(handler);
+    }
+
     /// Ends it (`ibv_destroy_comp_channel(3)`).
     ///
     /// # Errors

@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::clock::{self, Now, earlier};
 use crate::engines::Engine;
 use crate::errno::Errno;
+use crate::handlers;
 use crate::look_on::LookOn;
 use crate::shared::{HelperSleep, Shared};
 use crate::threads;
@@ -255,7 +256,7 @@ impl Helper {
         let shared = Arc::clone(&self.shared);
         let woken = std::mem::take(&mut self.woken);
         let spinning = self.looks.is_due(now.get());
-        let pass = shared.pass(spinning, now);
+        let pass = handlers::run_after(|| shared.pass(spinning, now));
         if pass.worked {
             self.vain = 0;
             self.has_stepped_back = false;

@@ -47,6 +47,7 @@ mod group_secrets;
 mod groups;
 mod grow;
 mod guest_tables;
+mod handlers;
 mod helper;
 mod hot;
 mod in_place;

@@ -31,11 +31,11 @@ use crate::admission::Place;
 use crate::end::End;
 use crate::handshake::Handshake;
 use crate::limits::{EVENTS_MAX, PRESENT_PATIENCE, RESET_PATIENCE};
-use crate::link::Link;
-use crate::presented::{Interrupt, Presented, errno_of};
+use crate::presented::{Presented, errno_of};
 use crate::processes::Connected;
 use crate::secured;
 use crate::shared::Shared;
+use crate::triggers::{Interrupt, Triggers};
 
 /// This end's address and the peer's.
 type Ends = (IpAddr, IpAddr);
@@ -179,20 +179,19 @@ impl Client<'_> {
         let mut fds = [
             PollFd::new(stream, socket),
             PollFd::from_borrowed_fd(presented.sisci.event_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(presented.link.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(presented.triggers.fd(), PollFlags::IN),
         ];
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(broken(&errno)),
         }
         let announced = !fds[2].revents().is_empty();
-        if announced {
-            let triggers = presented.link.triggers(true);
-            for connection in triggers.map_err(|why| broken(&why))? {
-                presented.trigger(connection);
-            }
-        }
-        Ok(())
+        let mut inbound = presented.triggers.lock();
+        let delivered = match announced {
+            true => inbound.deliver(),
+            false => inbound.check(),
+        };
+        delivered.map_err(|why| broken(&why))
     }
 
     /// Takes the broker's events, for the peer.
@@ -216,7 +215,7 @@ impl Client<'_> {
                     cell,
                 } => {
                     if change == CellChange::Removed {
-                        presented.forget_cell(connection, cell);
+                        presented.triggers.lock().forget_cell(connection, cell);
                     }
                     let event = CellEvent {
                         handle: connection,
@@ -311,13 +310,12 @@ impl NodeService for Client<'_> {
             let host = self.handshake.check(self.shared, request.node)?;
             let shared = self.shared;
             let sisci = Sisci::open_for(Some(&shared.broker), request.node, shared.linger);
-            let link = Link::new(&shared.context);
+            let triggers = Triggers::new(&shared.context);
             let presented = Presented {
                 node: request.node,
                 windows: BTreeMap::new(),
-                link: link.map_err(|_| Errno::NODEV)?,
+                triggers: triggers.map_err(|_| Errno::NODEV)?,
                 sisci: sisci.map_err(|why| errno_of(&why))?,
-                interrupts: BTreeMap::new(),
                 connections: BTreeSet::new(),
                 bytes: 0,
             };
@@ -331,11 +329,9 @@ impl NodeService for Client<'_> {
         if presented.node != request.node {
             return Err(Errno::ISCONN);
         }
-        let retired = presented.link.retire();
-        for connection in retired.as_deref().unwrap_or_default() {
-            presented.trigger(*connection);
-        }
-        let joined = retired.and_then(|_| presented.link.join(ends, &request));
+        let mut inbound = presented.triggers.lock();
+        let retired = inbound.retire();
+        let joined = retired.and_then(|()| inbound.link.join(ends, &request));
         joined.map(Answer::from).map_err(|why| {
             tracing::warn!(peer = %ends.1, %why, "cannot join its queue pair");
             Errno::NODEV
@@ -404,7 +400,8 @@ impl NodeService for Client<'_> {
                 data: asked.data,
                 ..Interrupt::default()
             };
-            presented.interrupts.insert(connection, fresh);
+            let mut inbound = presented.triggers.lock();
+            inbound.interrupts.insert(connection, fresh);
         }
         reply(restored)
     }
@@ -457,7 +454,8 @@ impl NodeService for Client<'_> {
                 data,
                 ..Interrupt::default()
             };
-            presented.interrupts.insert(made.connection, fresh);
+            let mut inbound = presented.triggers.lock();
+            inbound.interrupts.insert(made.connection, fresh);
         }
         reply(made)
     }
@@ -468,7 +466,9 @@ impl NodeService for Client<'_> {
         _: Fds,
     ) -> Result<Answer<()>, Errno> {
         let presented = self.known()?;
-        presented.interrupts.remove(&request.connection);
+        let mut inbound = presented.triggers.lock();
+        inbound.interrupts.remove(&request.connection);
+        drop(inbound);
         reply(presented.sisci.disconnect_interrupt(request.connection))
     }
 
@@ -483,10 +483,11 @@ impl NodeService for Client<'_> {
         }
         let connection = request.handle;
         let fresh = presented.sisci.take_cells(connection, false);
+        let mut inbound = presented.triggers.lock();
         for cell in fresh.map_err(|why| errno_of(&why))? {
-            presented.add_way(connection, cell)?;
+            inbound.add_way(connection, cell)?;
         }
-        let found = presented.interrupts.get_mut(&connection);
+        let found = inbound.interrupts.get_mut(&connection);
         let found = found.ok_or(Errno::BADF)?;
         let taken = match found.untaken.pop_front() {
             None => TakeCellReply::default(),
@@ -509,7 +510,8 @@ impl NodeService for Client<'_> {
     }
 
     fn trigger_data(&mut self, request: DataRequest, _: Fds) -> Result<Answer<()>, Errno> {
-        let found = self.known()?.interrupts.get_mut(&request.connection);
+        let mut inbound = self.known()?.triggers.lock();
+        let found = inbound.interrupts.get_mut(&request.connection);
         let found = found.filter(|found| found.data).ok_or(Errno::BADF)?;
         if found.ways.is_empty() {
             return Err(Errno::NOTCONN);

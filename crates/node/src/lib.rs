@@ -31,4 +31,5 @@ mod relay;
 mod secured;
 pub mod server;
 pub mod shared;
+mod triggers;
 mod xdp;

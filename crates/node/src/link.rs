@@ -1,7 +1,6 @@
 //! The queue pair that one peer's WRITEs, READs and triggers come to.
 
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use causeway_cancel::Allowed;
@@ -135,23 +134,24 @@ impl Link {
         posted.map_err(|(_, errno)| errno)
     }
 
-    /// Readable when [`Link::triggers`] may have something.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is this object's, and keeps its descriptor.
-        unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
+    /// Announces when [`Link::triggers`] may have something.
+    pub fn channel(&self) -> &Arc<CompChannel> {
+        &self.channel
     }
 
-    /// Takes the triggers that have come: the connections that they name. A SEND of another length
-    /// is none. With `announced` an event of the channel is taken first.
+    /// Takes an event of the channel, and the triggers that have come: the connections that they
+    /// name. A SEND of another length is none. Without an event there is nothing.
     ///
     /// # Errors
     /// The device's: the connection is of no use any more.
-    pub fn triggers(&self, announced: bool) -> Result<Vec<u32>, Errno> {
-        if announced {
-            self.channel.get_event(Allowed::NO)?;
-            self.cq.ack_events(1);
-            self.cq.req_notify(false)?;
+    pub fn triggers(&self) -> Result<Vec<u32>, Errno> {
+        match self.channel.get_event(Allowed::NO) {
+            Ok(_) => self.cq.ack_events(1),
+            // The device's other thread has taken it.
+            Err(Errno(libc::EAGAIN)) => return Ok(Vec::new()),
+            Err(why) => return Err(why),
         }
+        self.cq.req_notify(false)?;
         let Some(own) = self.qp.as_ref().map(|qp| qp.qpn()) else {
             return Ok(Vec::new());
         };

@@ -1,10 +1,14 @@
-//! Waits for completion events that have a time limit, and those of a channel that does not block.
+//! Waits for completion events that have a time limit, those of a channel that does not block, and
+//! handlers.
 
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use causeway_cancel::Allowed;
-use causeway_device::Errno;
+use causeway_device::{CompChannel, Errno};
 use causeway_proto::types::{SendOp, WcStatus};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::broker::Broker;
 use crate::side::{Side, connect};
@@ -46,4 +50,58 @@ fn a_channel_made_non_blocking_does_not_wait() {
     assert_eq!(channel.get_event(Allowed::NO), Err(Errno(libc::EAGAIN)));
     let none = channel.get_event_within(LONG, Allowed::NO);
     assert_eq!(none, Err(Errno(libc::EAGAIN)));
+}
+
+/// Whether a thread that sleeps on a channel's descriptor would wake by then.
+fn is_readable_within(channel: &CompChannel, most: Duration) -> bool {
+    // SAFETY: the channel keeps its descriptor.
+    let fd = unsafe { BorrowedFd::borrow_raw(channel.fd()) };
+    let most = Timespec::try_from(most).unwrap();
+    poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+        Some(&most),
+    )
+    .unwrap()
+        == 1
+}
+
+#[test]
+fn the_helper_calls_the_handler_of_a_channel_and_the_descriptor_tells_of_what_that_leaves() {
+    let broker = Broker::start();
+    let ((a, channel), b) = (Side::with_channel(&broker), Side::new(&broker));
+    connect(&a, &b);
+    channel.set_nonblocking().unwrap();
+    a.cq.req_notify(false).unwrap();
+    for id in 1..=3 {
+        a.post_recv(id, 8);
+    }
+    let (ends, ended) = mpsc::channel();
+    let (cq, events) = (Arc::clone(&a.cq), Arc::clone(&channel));
+    channel.set_handler(Some(Box::new(move || {
+        let mut taken = Vec::new();
+        events.get_event(Allowed::NO).unwrap();
+        cq.ack_events(1);
+        cq.req_notify(false).unwrap();
+        cq.poll(8, |wc, _| taken.push(wc.wr_id)).unwrap();
+        let thread = std::thread::current().name().map(str::to_owned);
+        ends.send((taken, thread)).unwrap();
+    })));
+    b.post(1, SendOp::Send, 0).unwrap();
+    let helper = Some("causeway".to_owned());
+    assert_eq!(ended.recv_timeout(LONG), Ok((vec![1], helper)));
+    assert!(!is_readable_within(&channel, Duration::ZERO));
+    channel.set_handler(Some(Box::new(|| ())));
+    b.post(2, SendOp::Send, 0).unwrap();
+    assert!(
+        is_readable_within(&channel, LONG),
+        "the handler has left it"
+    );
+    channel.get_event(Allowed::NO).unwrap();
+    a.cq.ack_events(1);
+    a.cq.req_notify(false).unwrap();
+    channel.set_handler(None);
+    b.post(3, SendOp::Send, 0).unwrap();
+    assert!(is_readable_within(&channel, LONG), "there is no handler");
+    channel.get_event(Allowed::NO).unwrap();
+    a.cq.ack_events(1);
 }

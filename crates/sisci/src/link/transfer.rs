@@ -40,8 +40,31 @@ impl Link {
         range: (usize, usize),
         way: (Direction, &AtomicBool),
     ) -> Done {
+        if way.0 == Direction::Write && range.1 <= POSTED {
+            // SAFETY: the caller's promise.
+            return unsafe { self.write_short(memory, there, range) };
+        }
         // SAFETY: the caller's promise.
         unsafe { self.transfer_and_post(memory, there, range, way, 0) }
+    }
+
+    /// Writes few bytes by slots: to register their memory and to end that takes longer than to
+    /// copy them. They have arrived when this returns.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    ///
+    /// # Safety
+    /// As [`Link::post`].
+    unsafe fn write_short(&self, memory: *mut u8, there: &Place, range: (usize, usize)) -> Done {
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        self.look_before_post(&mut active);
+        // SAFETY: the caller's promise.
+        let posted = unsafe { self.post_slots(&mut active, memory, there, range, PATIENCE) };
+        let all = active.flight.next;
+        let waited = self.wait_for_all_before(&mut active, all);
+        posted.and(waited)
     }
 
     /// Writes to the other end's memory. All but the last bytes, [`POSTED`] at most, have arrived
