@@ -19,7 +19,7 @@ mod jitter;
 mod tests;
 
 /// First interval after which a message is repeated; it doubles. Each is lengthened or shortened by
-/// up to [`jitter::JITTER_PERCENT`].
+/// up to half of it (`jitter::JITTER_PERCENT`).
 pub const REPEAT_FIRST: Duration = Duration::from_millis(20);
 /// Longest interval.
 pub const REPEAT_MAX: Duration = Duration::from_secs(1);
