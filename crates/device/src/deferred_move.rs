@@ -4,12 +4,6 @@
 //! that registers memory for one transfer, as many do, pays for no move at all. A region waits
 //! until the accesses to it by ring have cost about as much as the move does, and then the broker
 //! thread moves it: so no program pays more than twice what it would have paid knowing the future.
-//!
-//! Memory that is registered before its domain's first queue pair is connected outlives a transfer:
-//! it is moved as that is connected, within
-//! [`BYTES_AT_CONNECT_MAX`](crate::move_threshold::BYTES_AT_CONNECT_MAX). So the first requests of
-//! most programs find it in place. To carry a thousand WRITEs of 64 KiB by ring until it was moved
-//! took as long as 10,000 of them take directly.
 
 use causeway_proto::host::Via;
 

@@ -8,11 +8,6 @@ use causeway_memory::ENVIRONMENT;
 /// Accesses by ring to all of a region before it is moved: READs, atomics and WRITEs. One of
 /// 256 KiB costs some 60 µs more than a direct one, and moving as much some 250 µs.
 pub(crate) const ACCESSES_BEFORE_MOVE: u64 = 4;
-/// Regions of a protection domain that are moved as its first queue pair is connected to a peer on
-/// this host, those that wait: the longest first. A move takes some 0.3 ms and 0.5 ms a MiB.
-pub(crate) const MOVES_AT_CONNECT_MAX: usize = 16;
-/// Bytes of those, all together.
-pub(crate) const BYTES_AT_CONNECT_MAX: usize = 256 << 20;
 /// How often the threshold doubles, each time that a region cannot be moved.
 const DOUBLED_MAX: u32 = 16;
 /// [`ENVIRONMENT`] set to this: nothing waits.

@@ -13,7 +13,6 @@ mod registration;
 
 pub(crate) use registration::Region;
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -24,7 +23,6 @@ use parking_lot::Mutex;
 
 use crate::clock;
 use crate::fork;
-use crate::move_threshold::{BYTES_AT_CONNECT_MAX, MOVES_AT_CONNECT_MAX};
 use crate::shared::Shared;
 
 /// How long memory is waited for that a read under way, an io_uring or a pipe has hold of, before
@@ -192,23 +190,8 @@ impl Sharing {
             }
             domain.regions.values().filter_map(Weak::upgrade).collect()
         };
-        self.place_at_connect(regions);
-    }
-
-    /// Moves what was registered before anybody could use it ([`crate::deferred_move`]); what is
-    /// beyond the limits waits to be used.
-    fn place_at_connect(&self, mut regions: Vec<Arc<Region>>) {
-        regions.sort_by_cached_key(|region| Reverse(region.len()));
-        let mut places = MOVES_AT_CONNECT_MAX;
-        let mut room = BYTES_AT_CONNECT_MAX;
         for region in regions {
-            let len = region.len();
-            if places > 0 && len <= room {
-                (places, room) = (places - 1, room - len);
-                region.place(self);
-            } else {
-                region.settle(self);
-            }
+            region.settle(self);
         }
     }
 

@@ -71,11 +71,6 @@ impl Region {
         self.0.lock().key
     }
 
-    /// Its bytes.
-    pub(super) fn len(&self) -> usize {
-        self.0.lock().len
-    }
-
     /// Lets peers on this host map it, now or once there are any.
     fn announce(self: &Arc<Self>, sharing: &Sharing, pd: u32, key: u32, access: Access) {
         if access.intersects(Access::REMOTE) && sharing.add(pd, key, self) {

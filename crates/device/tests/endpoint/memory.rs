@@ -9,11 +9,8 @@ use rustix::io::Errno;
 
 use crate::broker::{Broker, Manner, PATIENCE, until};
 use crate::peer::Peer;
-use crate::side::{Memory, Side, connect, connected, exchange, register};
+use crate::side::{Side, connect, connected, exchange};
 
-/// Regions that are moved as the first queue pair of their domain is connected, at most
-/// (`device::move_threshold`).
-const MOVES_AT_CONNECT: usize = 16;
 /// How long an access may last before its peer is evicted (`docs/GLOSSARY.md`, lease).
 const LEASE: Duration = Duration::from_millis(500);
 
@@ -85,40 +82,17 @@ fn a_segment_that_is_refused_is_done_without() {
 }
 
 #[test]
-fn memory_that_may_not_be_moved_goes_by_ring_until_it_may() {
-    let broker = Broker::start();
-    let (a, b) = (Side::new(&broker), Side::new(&broker));
-    broker.next("create_segment", Manner::Refuse(Errno::DQUOT));
-    connect(&b, &a);
-    write(&a, &b, 1);
-    assert_eq!(broker.calls("map_segment"), 0);
-    write_until_asked(&broker, &a, &b, 1);
-}
-
-#[test]
-fn memory_registered_before_the_connection_is_in_place_with_it() {
+fn memory_that_may_not_be_moved_goes_by_ring() {
     let broker = Broker::start();
     let (a, b) = connected(&broker);
-    write(&a, &b, 1);
-    assert_eq!(broker.calls("map_segment"), 1);
-}
-
-#[test]
-fn of_many_regions_some_are_moved_at_once_and_later_ones_wait() {
-    let broker = Broker::start();
-    let side = Side::new(&broker);
-    let memory: Vec<Memory> = (0..2 * MOVES_AT_CONNECT).map(|_| Memory::new()).collect();
-    let (before, after) = memory.split_at(MOVES_AT_CONNECT);
-    let register = |memory| register(&side.pd, memory);
-    let mut regions: Vec<_> = before.iter().map(register).collect();
-    let peer = Peer::of(&broker, &side);
-    regions.extend(after.iter().map(register));
-    let keys = regions.iter().chain([&side.mr]).map(|mr| mr.rkey());
-    let moved = keys.filter(|key| peer.theirs.get(*key).is_some()).count();
-    assert_eq!(moved, MOVES_AT_CONNECT);
-    for mr in regions {
-        mr.dereg().unwrap();
-    }
+    broker.next("create_segment", Manner::Refuse(Errno::DQUOT));
+    let mut value = 0;
+    until("a try", || {
+        value += 1;
+        write(&a, &b, value);
+        broker.calls("create_segment") > 0
+    });
+    (1..100).for_each(|value| write(&a, &b, value));
 }
 
 /// Two sides of which one has memory in a segment, and a third one on the same endpoint, whose peer

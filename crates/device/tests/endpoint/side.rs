@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use causeway_device::{Av, CompChannel, Context, Cq, Errno, Mr, Pd, QPT_RC, Qp, QpInit};
+use causeway_device::{Av, CompChannel, Context, Cq, Errno, Mr, QPT_RC, Qp, QpInit};
 use causeway_identity::{Access, PAGE};
 use causeway_proto::types::{
     Payload, QpAttr, QpAttrMask as M, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc,
@@ -30,7 +30,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    pub fn new() -> Memory {
+    fn new() -> Memory {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, at no fixed address.
         let start = unsafe {
@@ -58,19 +58,11 @@ impl Drop for Memory {
     }
 }
 
-/// Registers all of some memory, for all accesses.
-pub fn register(pd: &Arc<Pd>, memory: &Memory) -> Arc<Mr> {
-    let access = (Access::LOCAL_WRITE | Access::REMOTE).bits();
-    pd.reg_mr(memory.addr(), MEMORY, memory.addr() as u64, access)
-        .unwrap()
-}
-
 /// A program's end.
 pub struct Side {
     pub qp: Arc<Qp>,
     pub cq: Arc<Cq>,
     pub mr: Arc<Mr>,
-    pub pd: Arc<Pd>,
     pub context: Arc<Context>,
     pub memory: Memory,
 }
@@ -117,11 +109,12 @@ impl Side {
         };
         let qp = pd.create_qp(init, 0).unwrap();
         let memory = Memory::new();
+        let access = (Access::LOCAL_WRITE | Access::REMOTE).bits();
+        let mr = pd.reg_mr(memory.addr(), MEMORY, memory.addr() as u64, access);
         Side {
             qp,
             cq,
-            mr: register(&pd, &memory),
-            pd,
+            mr: mr.unwrap(),
             context,
             memory,
         }
