@@ -16,7 +16,7 @@ use crate::sys::{self, Area, at};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::pipe::PipeFlags;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
@@ -131,9 +131,10 @@ extern "C" fn parent() {
     };
     let bytes: usize = (0..fork.count).map(|part| fork.part(part).span.len()).sum();
     if let Some((reader, writer)) = fork.pipe.take() {
-        drop(writer);
+        close(writer);
         // Ends when the child closes its end, or dies.
         let _ = rustix::io::retry_on_intr(|| rustix::io::read(&reader, &mut [0u8; 1]));
+        close(reader);
     }
     drop(fork);
     if let Some(tell) = TOLD.get()
@@ -141,6 +142,13 @@ extern "C" fn parent() {
     {
         tell(bytes);
     }
+}
+
+/// Closes an end of the pipe by the bare system call: close(3) does nothing in this library once the
+/// program has closed descriptors of it ([`causeway_owned`]), and the wait would never end.
+fn close(end: OwnedFd) {
+    // SAFETY: the pipe was made for this fork, and nobody else knows of it.
+    unsafe { rustix::io::close(end.into_raw_fd()) };
 }
 
 /// After the fork, in the child.

@@ -21,7 +21,7 @@ use crate::pieces::Piece;
 use crate::shared::{MAX_GROWN, Shared, Table, lock};
 use crate::span::{PAGE, Span};
 use crate::sys;
-use crate::uffd::{Event, Message};
+use crate::uffd::{Event, Message, Uffd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
@@ -70,6 +70,12 @@ pub(crate) fn run(shared: &Shared) {
     shared.ended.store(true, Ordering::SeqCst);
     drop(table);
     shared.arrived.notify_all();
+    // Nobody reads their events any more.
+    let both = [&shared.events, &shared.lift];
+    if !both.into_iter().all(Uffd::is_intact) {
+        causeway_owned::lose();
+    }
+    both.into_iter().for_each(Uffd::close_if_lost);
 }
 
 /// Brings the table up to date. True for the sentinel.

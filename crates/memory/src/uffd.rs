@@ -4,6 +4,7 @@ use crate::span::{PAGE, Span};
 use causeway_owned::Owned;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const API_VERSION: u64 = 0xaa;
 const MAGIC: u32 = 0xaa;
@@ -85,7 +86,11 @@ impl Message {
 
 /// An open userfaultfd. Thread-safe, as its system calls are.
 #[derive(Debug)]
-pub(crate) struct Uffd(Owned);
+pub(crate) struct Uffd {
+    fd: Owned,
+    /// By [`Uffd::close_if_lost`].
+    closed: AtomicBool,
+}
 
 /// `_IOC(dir, 0xaa, nr, words * 8)`.
 const fn code(dir: u32, nr: u32, words: usize) -> libc::Ioctl {
@@ -132,33 +137,51 @@ fn create(device: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
 
 impl AsRawFd for Uffd {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
+        self.fd.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for Uffd {
+    fn drop(&mut self) {
+        self.close_if_lost();
     }
 }
 
 impl Uffd {
+    fn new(device: Option<&OwnedFd>) -> Result<Uffd, Errno> {
+        let fd = create(device)?;
+        Ok(Uffd {
+            fd: Owned::new(fd, "what hears of changes to registered memory"),
+            closed: AtomicBool::new(false),
+        })
+    }
+
     /// The features that this kernel has.
     pub fn features(device: Option<&OwnedFd>) -> Result<u64, Errno> {
-        Uffd(Owned::new(
-            create(device)?,
-            "what hears of changes to registered memory",
-        ))
-        .handshake(0)
+        Uffd::new(device)?.handshake(0)
     }
 
     /// One with exactly these features.
     pub fn open(device: Option<&OwnedFd>, features: u64) -> Result<Uffd, Errno> {
-        let uffd = Uffd(Owned::new(
-            create(device)?,
-            "what hears of changes to registered memory",
-        ));
+        let uffd = Uffd::new(device)?;
         uffd.handshake(features)?;
         Ok(uffd)
     }
 
     /// Whether it is one yet: the program may have closed it.
     pub fn is_intact(&self) -> bool {
-        self.0.is_intact()
+        !self.closed.load(Ordering::Acquire) && self.fd.is_intact()
+    }
+
+    /// Closes it where the program has closed descriptors of the library's, but not this: close(3)
+    /// does nothing then ([`causeway_owned`]). As long as it is open, threads that change memory
+    /// which it traps wait until somebody reads its events.
+    pub fn close_if_lost(&self) {
+        let closes = causeway_owned::is_lost() && self.is_intact();
+        if closes && !self.closed.swap(true, Ordering::AcqRel) {
+            // SAFETY: it is the library's, and nobody closes it again: close(3) does not.
+            unsafe { rustix::io::close(self.as_raw_fd()) };
+        }
     }
 
     fn call<const N: usize>(&self, dir: u32, nr: u32, words: &mut [u64; N]) -> Result<(), Errno> {
@@ -304,7 +327,7 @@ impl Uffd {
     /// Reads the messages that are there.
     pub fn read<'a>(&self, buffer: &'a mut [Message]) -> Result<&'a [Message], Errno> {
         // The program may have closed it, and another file have its number.
-        if !self.0.is_intact() {
+        if !self.is_intact() {
             return Err(Errno::BADF);
         }
         // SAFETY: the buffer is valid for that many bytes, and a message is plain words.
