@@ -398,10 +398,13 @@ impl Server {
         self.watch_again(number);
     }
 
-    /// Answers the requests that had to wait, as far as that can be done now.
+    /// Answers the requests that had to wait, as far as that can be done now: up to the first of
+    /// which a part is left, so that a turn lasts no longer the more there are. That one is the last
+    /// in the next turn.
     fn answer_deferred(&mut self) {
         self.unfinished = false;
-        for number in std::mem::take(&mut self.deferred) {
+        let mut waiting = std::mem::take(&mut self.deferred).into_iter();
+        for number in waiting.by_ref() {
             let session = self.sessions.get_mut(&number);
             let Some((header, body)) = session.and_then(Session::take_deferred) else {
                 continue;
@@ -411,7 +414,12 @@ impl Server {
             } else {
                 self.watch_again(number);
             }
+            if self.unfinished {
+                break;
+            }
         }
+        let asked = std::mem::take(&mut self.deferred);
+        self.deferred = waiting.chain(asked).collect();
     }
 
     fn answer(

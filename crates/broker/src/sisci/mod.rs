@@ -40,7 +40,6 @@ use crate::nodes::Nodes;
 use crate::outbox::Outbox;
 use claims::Claimant;
 use interrupts::{Cell, IntKey, InterruptConnection, LocalInterrupt};
-use replicas::Emptying;
 use segments::{Place, Segment};
 use stops::Stops;
 
@@ -79,8 +78,6 @@ pub struct Holdings {
     /// Of the segments that it holds.
     bytes: u64,
     segments: BTreeMap<u32, u64>,
-    /// The replica that it is about to get.
-    emptying: Option<Emptying>,
     connections: BTreeMap<u32, Connection>,
     interrupts: BTreeMap<u32, LocalInterrupt>,
     interrupt_connections: BTreeMap<u32, InterruptConnection>,
@@ -175,7 +172,6 @@ impl Holdings {
             last_handle: 0,
             bytes: 0,
             segments: BTreeMap::new(),
-            emptying: None,
             connections: BTreeMap::new(),
             interrupts: BTreeMap::new(),
             interrupt_connections: BTreeMap::new(),

@@ -53,37 +53,36 @@ impl Segment {
         holders.any(|holder| holder.replica == Some(replica))
     }
 
-    /// A replica that no holder has; of those, one that was given to nobody, so that a member which
-    /// has not come back after a restart keeps its own.
+    /// A replica that no holder has, and nobody empties; of those, one that was given to nobody, so
+    /// that a member which has not come back after a restart keeps its own.
     fn free_replica(&self, memory: &OwnedFd) -> Result<usize, Errno> {
         let mut marks = [0; REPLICAS_MAX];
         pread(memory, &mut marks, 0)?;
-        let mut free = (0..REPLICAS_MAX).filter(|replica| !self.is_held(*replica));
+        let taken = |replica: &usize| self.is_held(*replica) || self.emptying.contains_key(replica);
+        let mut free = (0..REPLICAS_MAX).filter(|replica| !taken(replica));
         let first = free.clone().next().ok_or(Errno::MFILE)?;
         Ok(free.find(|replica| marks[*replica] == 0).unwrap_or(first))
     }
 }
 
-/// A replica that is being emptied for its next holder, which gets it when nothing is left of what
-/// a former one had there.
+/// That a replica is being emptied for its next holder, which gets it when nothing is left of what
+/// a former one had there. Who had it before does not get it back from the first part on, also
+/// where the session that it is for has ended: then the next that asks begins anew with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Emptying {
-    /// The segment's name.
-    segment: u64,
-    replica: usize,
+    session: SessionId,
     /// Bytes at its beginning that are empty.
     done: u64,
 }
 
 impl Emptying {
     /// Empties the next part. True when all is empty.
-    fn go_on(&mut self, memory: &OwnedFd, size: u64) -> Result<bool, Errno> {
+    fn go_on(&mut self, memory: &OwnedFd, (from, size): (u64, u64)) -> Result<bool, Errno> {
         let empty = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let begun = Instant::now();
         loop {
             let part = EMPTIED_AT_ONCE.min(size - self.done);
-            let from = offset(self.replica, size) + self.done;
-            fallocate(memory, empty, from, part)?;
+            fallocate(memory, empty, from + self.done, part)?;
             self.done += part;
             if self.done == size || begun.elapsed() >= EMPTYING_TIME {
                 return Ok(self.done == size);
@@ -102,25 +101,29 @@ impl Tables {
         session: SessionId,
         name: u64,
     ) -> Result<Option<usize>, Errno> {
-        let segment = self.segments.get(&name).ok_or(Errno::NOENT)?;
+        let segment = self.segments.get_mut(&name).ok_or(Errno::NOENT)?;
         let Some(memory) = segment.memory.as_ref().filter(|_| segment.replicas) else {
             return Ok(None);
         };
-        let own = self.holdings.get_mut(&session).ok_or(Errno::NOTCONN)?;
-        // Another may have got it meanwhile.
-        let still_free = |of: &Emptying| of.segment == name && !segment.is_held(of.replica);
-        let mut next = match own.emptying.take().filter(still_free) {
-            Some(next) => next,
-            None => Emptying {
-                segment: name,
-                replica: segment.free_replica(memory)?,
-                done: 0,
-            },
+        let own = |of: &Emptying| of.session == session;
+        let left = |of: &Emptying| !self.holdings.contains_key(&of.session);
+        let begun = |which: &dyn Fn(&Emptying) -> bool| {
+            let mut all = segment.emptying.iter();
+            all.find(|(_, of)| which(of))
+                .map(|(replica, of)| (*replica, *of))
         };
-        if next.go_on(memory, segment.size)? {
-            return Ok(Some(next.replica));
+        let anew = Emptying { session, done: 0 };
+        let (replica, mut emptying) = match (begun(&own), begun(&left)) {
+            (Some(found), _) => found,
+            (None, Some((replica, _))) => (replica, anew),
+            (None, None) => (segment.free_replica(memory)?, anew),
+        };
+        let range = (offset(replica, segment.size), segment.size);
+        if emptying.go_on(memory, range)? {
+            segment.emptying.remove(&replica);
+            return Ok(Some(replica));
         }
-        own.emptying = Some(next);
+        segment.emptying.insert(replica, emptying);
         Err(UNFINISHED)
     }
 }

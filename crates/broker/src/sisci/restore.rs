@@ -97,6 +97,7 @@ impl Tables {
             shared: request.shared,
             life,
             holders: Vec::new(),
+            emptying: BTreeMap::new(),
             connections: absent_ends(&request.connections),
         };
         let expected = !segment.connections.is_empty();
@@ -168,7 +169,8 @@ impl Tables {
         let same = memory.and_then(inode) == segment.memory.as_deref().and_then(inode);
         let replica = replica_of(request);
         let mut holders = segment.holders.iter();
-        let taken = replica.is_some() && holders.any(|holder| holder.replica == replica);
+        let held = replica.is_some() && holders.any(|holder| holder.replica == replica);
+        let taken = held || replica.is_some_and(|replica| segment.emptying.contains_key(&replica));
         let in_place = replica.is_some() || was.offset == segment.offset;
         let same_kind = segment.replicas == (request.backing == Backing::Group);
         let theirs = (was.name, was.size) == (name, segment.size);

@@ -15,7 +15,7 @@ use causeway_shm::layout::PAGE;
 use rustix::io::Errno;
 
 use super::claims::{Claimant, Key, Owner};
-use super::replicas::memory_bytes;
+use super::replicas::{Emptying, memory_bytes};
 use super::{Context, Tables};
 use crate::ids::{SessionId, TenantId};
 use crate::members::body_of;
@@ -70,6 +70,8 @@ pub(super) struct Segment {
     pub(super) shared: bool,
     pub(super) life: Life,
     pub(super) holders: Vec<Holder>,
+    /// Replicas that are being emptied for those who will hold them.
+    pub(super) emptying: BTreeMap<usize, Emptying>,
     /// By name.
     pub(super) connections: BTreeMap<u64, End>,
 }
@@ -204,6 +206,7 @@ impl Tables {
             shared: false,
             life: liveness.begin()?,
             holders: Vec::new(),
+            emptying: BTreeMap::new(),
             connections: BTreeMap::new(),
         };
         let name = self.new_name();

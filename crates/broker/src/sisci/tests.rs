@@ -453,7 +453,7 @@ fn a_replica_is_emptied_in_parts_before_its_next_holder_gets_it() {
     const PARTS: u64 = 3;
     let size = PARTS * EMPTIED_AT_ONCE;
     let mut world = World::new();
-    let [stays, leaves, next, other] = sessions(&mut world);
+    let [stays, leaves, next, other, quits, heir] = sessions(&mut world);
     let (_, _, memory) = joined(&mut world, stays, size);
     let (_, offset, _) = joined(&mut world, leaves, size);
     let dense = FallocateFlags::empty();
@@ -466,13 +466,16 @@ fn a_replica_is_emptied_in_parts_before_its_next_holder_gets_it() {
         assert_eq!(before - resident(&memory), part * EMPTIED_AT_ONCE);
         assert!(world.tables.holdings[&next].segments.is_empty());
     }
-    // One that asks meanwhile empties it itself, from its beginning.
-    rustix::io::pwrite(&memory, b"late", offset).unwrap();
+    // One that asks meanwhile gets another one, emptied likewise.
     assert_eq!(join(&mut world, other, size).err(), Some(UNFINISHED));
     let (given, _) = join(&mut world, next, size).unwrap();
     assert_eq!((given, before - resident(&memory)), (offset, size));
-    // It gets another one, emptied likewise.
     let (turns, elsewhere, _) = joined(&mut world, other, size);
-    assert!(turns == PARTS && elsewhere != offset);
-    assert!(world.tables.holdings[&next].emptying.is_none());
+    assert!(turns == PARTS - 1 && elsewhere != offset);
+    // What one that has ended had begun with, the next begins anew with.
+    assert_eq!(join(&mut world, quits, size).err(), Some(UNFINISHED));
+    world.leave(quits);
+    assert_eq!(joined(&mut world, heir, size).0, PARTS);
+    let mut segments = world.tables.segments.values();
+    assert!(segments.all(|segment| segment.emptying.is_empty()));
 }
