@@ -226,6 +226,26 @@ static void aborted_while_waited_for(void)
 	join(&peer);
 }
 
+/* Short pieces are not aborted in the middle, but no further one is begun. */
+static void aborted_between_short_pieces(void)
+{
+	enum { PIECES = 16384, PIECE = 256 * 1024 };
+	struct peer peer;
+	sci_dma_queue_t queue;
+
+	set_up(&peer, PIECE);
+	queue = new_queue(PIECES);
+	for (int i = 0; i < PIECES; i++)
+		EXPECT(SCIEnqueueDMATransfer(GATHER(queue, local, remote, PIECE, NO_FLAGS),
+					     NULL) != SCI_DMAQUEUE_ERROR);
+	DO(SCIPostDMAQueue, queue, NOBODY, NO_FLAGS);
+	DO(SCIAbortDMAQueue, queue, NO_FLAGS);
+	EXPECT(SCIDMAQueueState(queue) == SCI_DMAQUEUE_ABORTED);
+	DO(SCIRemoveDMAQueue, queue, NO_FLAGS);
+	say(&peer, 0);
+	join(&peer);
+}
+
 /* --- callbacks --- */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -420,6 +440,7 @@ int main(void)
 		{"queues: refusals", refusals},
 		{"queues: full, and under way", full_and_under_way},
 		{"queues: aborted while waited for", aborted_while_waited_for},
+		{"queues: aborted between short pieces", aborted_between_short_pieces},
 		{"queues: callbacks", callbacks},
 		{"queues: the owner is killed", failures},
 		{"queues: to a group", to_a_group},

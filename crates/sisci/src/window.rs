@@ -186,22 +186,17 @@ impl Window {
         }
         let range = (offset, len);
         // SAFETY: the caller's promise.
-        let done = unsafe {
+        unsafe {
             match (&self.way, direction) {
-                (Way::Link(link, place), Direction::Write) if !waited || len <= ASIDE => {
-                    link.write(memory, place, range)
+                (Way::Link(link, place), Direction::Write) if !waited => {
+                    Ok(link.write(memory, place, range)?)
                 }
                 (Way::Link(link, place), Direction::Read) if len <= ASIDE => {
-                    link.read(memory, place, range)
+                    Ok(link.read(memory, place, range)?)
                 }
-                _ => return self.transfer_until(memory, range, direction, &NEVER),
+                _ => self.transfer_until(memory, range, direction, &NEVER),
             }
-        };
-        done?;
-        if waited && direction == Direction::Write {
-            self.settle()?;
         }
-        Ok(())
     }
 
     /// As [`Window::transfer`], and it has ended when this returns; until `stop` is set.

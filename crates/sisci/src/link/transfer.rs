@@ -25,8 +25,8 @@ const STRETCH: usize = SLOTS / 4 * SLOT;
 const POSTED: usize = SLOTS / 4 * SLOT;
 
 impl Link {
-    /// Copies between the program's memory and the other end's, without a copy here. It has arrived
-    /// when this returns.
+    /// Copies between the program's memory and the other end's: few bytes that are written by way of
+    /// slots, all else without a copy here. It has arrived when this returns.
     ///
     /// # Errors
     /// [`Fault`]: also [`Fault::Stopped`] once `stop` is set: nothing is copied afterwards.
@@ -40,6 +40,9 @@ impl Link {
         range: (usize, usize),
         way: (Direction, &AtomicBool),
     ) -> Done {
+        if way.1.load(Ordering::Relaxed) {
+            return Err(Fault::Stopped);
+        }
         if way.0 == Direction::Write && range.1 <= POSTED {
             // SAFETY: the caller's promise.
             return unsafe { self.write_short(memory, there, range) };
