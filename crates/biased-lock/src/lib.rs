@@ -75,8 +75,8 @@ unsafe impl<T> Owner for BiasedLock<T> {
     }
 }
 
-/// The guard of such a lock in the hands of a thread that it is biased to ([`hurry`]). It leads to
-/// the lock's owner by the word that leads to the lock.
+/// The guard of such a lock in the hands of a thread that it is biased to ([`hurry`]). It keeps one
+/// word, the address of what has the lock, which leads to both.
 #[cfg(not(loom))]
 pub struct HurriedOf<'a, O: Owner> {
     owner: &'a O,
@@ -85,7 +85,7 @@ pub struct HurriedOf<'a, O: Owner> {
     _here: std::marker::PhantomData<*const ()>,
 }
 
-/// The same, of a lock that is nobody's.
+/// The same, of a lock that is its own owner.
 #[cfg(not(loom))]
 pub type Hurried<'a, T> = HurriedOf<'a, BiasedLock<T>>;
 

@@ -175,16 +175,19 @@ impl<T> EventQueue<T> {
 
 impl EventQueue<usize> {
     /// As [`EventQueue::push`]. Returns whether this thread calls the handler soon, and nobody else
-    /// need hear of the event.
+    /// need hear of the event. Another thread's event is shown by the descriptor, at once or when the
+    /// handler that is about to run has left it.
     pub fn announce(self: &Arc<Self>, cookie: usize) -> bool {
         let mut queue = self.queue.lock();
         queue.events.push_back(cookie);
         queue.unwritten = true;
-        if self.handler.is_set.load(Ordering::Relaxed) && !queue.handled {
-            queue.handled = handlers::run_later(Arc::<Self>::clone(self));
+        let mine = self.handler.is_set.load(Ordering::Relaxed) && handlers::runs_here();
+        if mine && !queue.handled {
+            handlers::run_later(Arc::<Self>::clone(self));
+            queue.handled = true;
         }
         self.show(&mut queue);
-        queue.handled
+        mine
     }
 }
 

@@ -136,9 +136,12 @@ impl CompChannel {
         self.queue.set_nonblocking()
     }
 
-    /// Has the helper thread call `handler` about events of its own progress, with no lock held;
-    /// it may not wait, or nothing arrives. What it leaves makes the descriptor readable. The
-    /// former one does not run any more when this returns: none calls this.
+    /// Has the helper thread call `handler` about events of its own progress, for who only passes
+    /// on what arrives; it takes and arms as who sleeps on the descriptor would, which does not
+    /// block. No lock of the device's is held, and nothing arrives meanwhile, so it may wait for
+    /// nothing but those. What it leaves makes the descriptor readable. The former handler does not
+    /// run any more when this returns: so a handler must not call this, nor anything that does, and
+    /// neither may who holds what the handler waits for.
     pub fn set_handler(&self, handler: Option<Box<dyn Fn() + Send + Sync>>) {
         self.queue.set_handler(handler);
     }
@@ -157,10 +160,10 @@ impl CompChannel {
             used |= state.core.cqs.iter().any(|(_, cq)| is_ours(cq));
         });
         if used {
-            Err(Errno(libc::EBUSY))
-        } else {
-            Ok(())
+            return Err(Errno(libc::EBUSY));
         }
+        self.queue.set_handler(None);
+        Ok(())
     }
 }
 

@@ -162,8 +162,8 @@ impl Engine {
         }
     }
 
-    /// The calling thread looks: whether it has posted something since it did so last. Called under
-    /// the lock.
+    /// The calling thread looks: whether it has posted something since it did so last. It may also
+    /// be said to at its first look, and where another thread has. Called under the lock.
     #[inline(always)]
     pub fn take_posted(&self) -> bool {
         let looked = &self.posts.looked;

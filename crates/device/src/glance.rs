@@ -38,7 +38,7 @@ impl GlancedRing {
     /// That one.
     ///
     /// # Safety
-    /// It is where it was, which nothing else refers to.
+    /// It has neither moved nor gone since, and nothing else refers to it.
     #[inline(always)]
     pub(crate) unsafe fn get<'a>(mut self) -> &'a mut Hot {
         // SAFETY: the caller's promise.

@@ -4,7 +4,8 @@
 //! which was woken by the network: two wakes for one message. So such a channel may have a handler
 //! ([`CompChannel::set_handler`](crate::CompChannel::set_handler)), which the helper calls once its
 //! pass over the engines has ended and it holds no lock. What other threads of the program announce
-//! makes the descriptor readable as ever, and so does what the handler leaves.
+//! makes the descriptor readable as ever, or once a handler that is about to run has ended; so does
+//! what the handler leaves.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -30,7 +31,16 @@ pub(crate) fn run_after<R>(pass: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Has this thread call a channel's handler once its pass has ended. Whether it does that.
-pub(crate) fn run_later(channel: Arc<dyn Handled>) -> bool {
-    DUE.with_borrow_mut(|due| due.as_mut().map(|due| due.push(channel)).is_some())
+/// Whether this thread calls handlers once its pass has ended.
+pub(crate) fn runs_here() -> bool {
+    DUE.with_borrow(Option::is_some)
+}
+
+/// Has this thread call a channel's handler once its pass has ended, where it calls any.
+pub(crate) fn run_later(channel: Arc<dyn Handled>) {
+    DUE.with_borrow_mut(|due| {
+        if let Some(due) = due {
+            due.push(channel);
+        }
+    });
 }

@@ -21,7 +21,7 @@ mod tests;
 /// First interval after which a message is repeated; it doubles. Each is lengthened or shortened by
 /// up to half of it (`jitter::JITTER_PERCENT`).
 pub const REPEAT_FIRST: Duration = Duration::from_millis(20);
-/// Longest interval.
+/// Longest nominal interval.
 pub const REPEAT_MAX: Duration = Duration::from_secs(1);
 /// How long a request is repeated though its host says that nobody listens: programs that have just
 /// told each other to connect do so at the same moment (perftest's `-R`), and a real network takes

@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::trp::config::MAX_CANDIDATES;
 use crate::trp::{Connection, State};
 
-/// A step of a handshake, which the caller is to ask of its broker: of a connection, one at a time.
+/// A step of a handshake, which the caller is to ask of its broker; one at a time for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The message that begins a handshake.
