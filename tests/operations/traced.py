@@ -10,6 +10,8 @@ from sisci.cluster import Cluster
 OWNER_NODE = "8"
 # Bytes of the owner's segment, which the copy fills (tests/sisci/session.c).
 COPIED = 64 * 4096
+# More than any datagram has.
+WHOLE = "--payload=9000"
 CONFIGURATION = """[sisci]
 node_daemon = false
 [[sisci.node]]
@@ -30,7 +32,9 @@ def sisci():
         with open(path, "w", encoding="ascii") as file:
             file.write(CONFIGURATION)
         here, there = [hosts.side(number, path) for number in range(2)]
-        with Tracer(here.host, "--all") as asking, Tracer(there.host, "--all") as serving:
+        # Of a bundle, what lies behind the first payload is recorded with that only.
+        asking, serving = (Tracer(side.host, "--all", WHOLE) for side in (here, there))
+        with asking, serving:
             owner, client = Actor(there, "owner"), Actor(here, "client", OWNER_NODE)
             owner.well("create")
             for step in ("connect", "map", "copy"):
