@@ -399,8 +399,8 @@ impl Server {
     }
 
     /// Answers the requests that had to wait, as far as that can be done now: up to the first of
-    /// which a part is left, so that a turn lasts no longer the more there are. That one is the last
-    /// in the next turn.
+    /// which a part is left, so that a turn lasts no longer the more there are. That one is the
+    /// last in the next turn.
     fn answer_deferred(&mut self) {
         self.unfinished = false;
         let mut waiting = std::mem::take(&mut self.deferred).into_iter();

@@ -175,8 +175,8 @@ impl<T> EventQueue<T> {
 
 impl EventQueue<usize> {
     /// As [`EventQueue::push`]. Returns whether this thread calls the handler soon, and nobody else
-    /// need hear of the event. Another thread's event is shown by the descriptor, at once or when the
-    /// handler that is about to run has left it.
+    /// need hear of the event. Another thread's event is shown by the descriptor, at once or when
+    /// the handler that is about to run has left it.
     pub fn announce(self: &Arc<Self>, cookie: usize) -> bool {
         let mut queue = self.queue.lock();
         queue.events.push_back(cookie);

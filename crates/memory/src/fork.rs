@@ -144,8 +144,8 @@ extern "C" fn parent() {
     }
 }
 
-/// Closes an end of the pipe by the bare system call: close(3) does nothing in this library once the
-/// program has closed descriptors of it ([`causeway_owned`]), and the wait would never end.
+/// Closes an end of the pipe by the bare system call: close(3) does nothing in this library once
+/// the program has closed descriptors of it ([`causeway_owned`]), and the wait would never end.
 fn close(end: OwnedFd) {
     // SAFETY: the pipe was made for this fork, and nobody else knows of it.
     unsafe { rustix::io::close(end.into_raw_fd()) };

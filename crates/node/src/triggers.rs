@@ -38,8 +38,8 @@ pub(crate) struct Way {
 pub(crate) struct Inbound {
     pub link: Link,
     pub interrupts: BTreeMap<u32, Interrupt>,
-    /// Why the handler could not take triggers. It leaves the next that is announced, which wakes the
-    /// thread of the connection, and that ends it.
+    /// Why the handler could not take triggers. It leaves the next that is announced, which wakes
+    /// the thread of the connection, and that ends it.
     failed: Option<DeviceErrno>,
 }
 

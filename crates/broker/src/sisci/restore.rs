@@ -74,8 +74,7 @@ impl Tables {
             return Err(Errno::INVAL);
         }
         let claimant = self.own(session)?.claimant;
-        let claim = Key::place(tenant, place);
-        if !self.claims.may_return(claim, was.name, claimant) {
+        if !(self.claims).may_return(Key::place(tenant, place), was.name, claimant) {
             return Err(Errno::EXIST);
         }
         self.own(session)?.take_handle(was.segment)?;

@@ -25,8 +25,8 @@ const STRETCH: usize = SLOTS / 4 * SLOT;
 const POSTED: usize = SLOTS / 4 * SLOT;
 
 impl Link {
-    /// Copies between the program's memory and the other end's: few bytes that are written by way of
-    /// slots, all else without a copy here. It has arrived when this returns.
+    /// Copies between the program's memory and the other end's: few bytes that are written by way
+    /// of slots, all else without a copy here. It has arrived when this returns.
     ///
     /// # Errors
     /// [`Fault`]: also [`Fault::Stopped`] once `stop` is set: nothing is copied afterwards.
