@@ -6,6 +6,7 @@ to the host. Beside these run perftest's tools and bare TCP between the same gue
 """
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -151,9 +152,9 @@ class Guests:
             text = self.pair(self.server, argv, argv + [self.server.address],
                              lambda server: traffic.wait_listening(server, 18515), "shm")
             value = perftest.figure(words[0], size, text)
-            if value is not None:
+            if value is not None and not math.isnan(value):
                 break
-        if value is None:
+        if value is None or math.isnan(value):
             raise measure.Failed(f"{name} {size}: no figure: {text[-500:]}")
         if not perftest.is_latency(words[0]):
             return value

@@ -78,7 +78,7 @@ def tenants(wire):
 
 def run(world, wire, tool, size, count):
     """A tool's figure; its programs sleep until there is something to do."""
-    return perftest.run(world, wire.wire, tool, size, count, pin=False, extra=["-e"])
+    return measure.tool(world, wire.wire, f"{tool} -e", size, count, pin=False)
 
 
 class Greedy:

@@ -8,7 +8,7 @@ import time
 
 from clients import (ceph, datagrams, fio, iser, libfabric, migration, mpi, pyverbs, qperf,
                      rsockets, secured, transfer, ucx)
-from lib import netns, pair
+from lib import netns, pair, perftest
 
 # A run that is silent for longer hangs. The slowest takes a few seconds where both sides have a
 # processor each; where twenty programs want one, 20,000 exchanges have taken more than 90.
@@ -65,7 +65,7 @@ def pingpong_rows(text):
 def perftest_rows(sizes):
     """perftest prints one row of figures per size."""
     def expect(text):
-        found = [m[0] for m in re.findall(r"^ *(\d+) +(\d+) +(\d[\d.]*) ", text, re.M)]
+        found = perftest.sizes(text)
         if found != sizes:
             return f"rows for sizes {' '.join(found) or 'none'}, wanted {' '.join(sizes)}"
         return None
