@@ -4,8 +4,10 @@ Nothing is tried twice, and nothing sleeps in the hope that something has happen
 started when the server's listening socket shows in the kernel's table.
 """
 
+import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -22,6 +24,9 @@ TROUBLE = re.compile(
 HARMLESS = re.compile(r"max_qp_rd_atom|Mtu .*: .*Invalid mtu|phys_state|ERROR_", re.IGNORECASE)
 TCP_LISTEN = "0A"
 POLL_SECONDS = 0.005
+# Between two looks at how much two programs have said. While they run, nobody takes a processor
+# from them but for these.
+SAID_SECONDS = 1.0
 # A program whose partner failed may notice, or wait for it for ever.
 SURVIVOR_SECONDS = 3.0
 # On a busy machine a debugger takes long to read the symbols; what it says is no more than a help.
@@ -171,20 +176,39 @@ class Pair:
     @staticmethod
     def _wait_both(files, processes, limit):
         """Waits until both have ended; once one fails, the other has a moment only."""
-        while True:
-            codes = [process.poll() for process in processes]
-            if None not in codes:
-                return True
-            said = sum(os.fstat(file.fileno()).st_size for file in files)
-            left = limit.left(said, time.monotonic())
-            if any(codes):
-                try:
-                    processes[codes.index(None)].wait(min(SURVIVOR_SECONDS, max(0.0, left)))
-                except subprocess.TimeoutExpired:
+        with ended_each(processes) as ended:
+            while True:
+                codes = [process.poll() for process in processes]
+                if None not in codes:
+                    return True
+                said = sum(os.fstat(file.fileno()).st_size for file in files)
+                left = limit.left(said, time.monotonic())
+                if any(codes):
+                    try:
+                        processes[codes.index(None)].wait(min(SURVIVOR_SECONDS, max(0.0, left)))
+                    except subprocess.TimeoutExpired:
+                        return False
+                elif left < 0:
                     return False
-            elif left < 0:
-                return False
-            time.sleep(POLL_SECONDS)
+                else:
+                    ended(min(SAID_SECONDS, left))
+
+
+@contextlib.contextmanager
+def ended_each(processes):
+    """A function that sleeps until another one of these has ended, or for so many seconds."""
+    with contextlib.ExitStack() as stack:
+        poll = select.poll()
+        for process in processes:
+            descriptor = os.pidfd_open(process.pid)
+            stack.callback(os.close, descriptor)
+            poll.register(descriptor, select.POLLIN)
+
+        def ended(seconds):
+            for descriptor, _ in poll.poll(1000 * seconds):
+                # It stays readable.
+                poll.unregister(descriptor)
+        yield ended
 
 
 def find_trouble(texts):
