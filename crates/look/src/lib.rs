@@ -36,10 +36,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-pub use policy::{ANSWER, GAP, LOOK, PAUSE_MAX, PAUSE_MIN, Policy, SHORT};
+pub use policy::{ANSWER, BURST, GAP, LOOK, PAUSE_MAX, Policy, SHARE, SHORT};
 
 /// The setting: whether threads look.
 const VARIABLE: &str = "CAUSEWAY_LOOK";
+/// How long a thread looks before it lets others go first that wait for the same processor. Where
+/// there are none, that is a system call of a third of a microsecond.
+const ALONE: Duration = Duration::from_micros(3);
 /// Looks of a thread for one question to the kernel which processors it may use, a system call:
 /// programs and administrators change that at times.
 const LOOKS_PER_QUESTION: u32 = 64;
@@ -132,8 +135,8 @@ impl Lookers {
 #[derive(Debug)]
 pub struct Looks {
     policy: Mutex<Policy>,
-    /// How long a wait looks.
-    most: Duration,
+    /// How long a wait looks at least.
+    least: Duration,
 }
 
 /// A wait. Dropped without [`Wait::over`], it ended otherwise than by what it was for: what it has
@@ -142,6 +145,8 @@ pub struct Looks {
 pub struct Wait<'a> {
     looks: &'a Looks,
     begun: Instant,
+    /// How long it looks.
+    most: Duration,
     looking: Option<Looking<'a>>,
     /// It has looked, in vain: its length says nothing.
     has_looked: bool,
@@ -173,7 +178,7 @@ impl Default for Looks {
     fn default() -> Looks {
         Looks {
             policy: Mutex::default(),
-            most: LOOK,
+            least: LOOK,
         }
     }
 }
@@ -190,7 +195,7 @@ impl Looks {
     #[must_use]
     pub fn for_answers() -> Looks {
         Looks {
-            most: ANSWER,
+            least: ANSWER,
             ..Looks::default()
         }
     }
@@ -199,12 +204,14 @@ impl Looks {
     #[must_use]
     pub fn begin<'a>(&'a self, lookers: &'a Lookers) -> Wait<'a> {
         let begun = Instant::now();
-        let looks = setting() == Some(true)
-            && self.policy.lock().may_look(begun)
-            && lookers.enter(processors());
+        let most = (setting() == Some(true))
+            .then(|| self.policy.lock())
+            .and_then(|policy| policy.may_look(begun).then(|| policy.most()));
+        let looks = most.is_some() && lookers.enter(processors());
         Wait {
             looks: self,
             begun,
+            most: most.map_or(Duration::ZERO, |most| most.max(self.least)),
             looking: looks.then(|| Looking {
                 lookers,
                 last: begun,
@@ -229,18 +236,27 @@ impl Wait<'_> {
             .map_or(Duration::ZERO, |looking| looking.last - self.begun)
     }
 
-    /// Whether to look now, and not to sleep.
+    /// Whether to look now, and not to sleep. Others that wait for this processor have had it
+    /// before then: what this thread waits for may be what they are about to do.
     pub fn again(&mut self) -> bool {
         let Some(looking) = &mut self.looking else {
             return false;
         };
         let now = Instant::now();
+        let may_go_on = |gap| self.looks.policy.lock().preempted(now, gap);
         if let Some(gap) = looking.gap(now) {
-            self.looks.policy.lock().preempted(now, gap);
-        } else if now - self.begun >= self.looks.most {
+            if may_go_on(gap) {
+                self.begun += gap;
+                looking.last = now;
+                return true;
+            }
+        } else if now - self.begun >= self.most {
             self.looks.policy.lock().lost();
         } else {
             looking.last = now;
+            if now - self.begun >= ALONE {
+                std::thread::yield_now();
+            }
             return true;
         }
         self.looking = None;
@@ -250,12 +266,9 @@ impl Wait<'_> {
     /// What the wait is for has come.
     pub fn over(mut self) {
         let now = Instant::now();
-        let looking = self.looking.take();
-        let gap = looking.as_ref().and_then(|looking| looking.gap(now));
         let mut policy = self.looks.policy.lock();
-        match gap {
-            Some(gap) => policy.preempted(now, gap),
-            None if looking.is_some() => policy.won(),
+        match self.looking.take() {
+            Some(looking) => policy.found(now, looking.gap(now), self.most),
             None if !self.has_looked => policy.slept(now - self.begun),
             None => {}
         }
@@ -329,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_ends_the_look_and_spoils_what_it_finds() {
+    fn a_long_gap_ends_the_look_and_spoils_what_it_finds() {
         if !have_two() {
             return;
         }
@@ -342,7 +355,7 @@ mod tests {
                 let looks = eager();
                 let mut wait = looks.begin(&lookers);
                 // Longer than it may look: a thread that sleeps has not lost the processor.
-                thread::sleep(2 * LOOK);
+                thread::sleep(2 * BURST);
                 let before = preemptions();
                 PREEMPTIONS.set(Some(before - i64::from(preempted)));
                 if found {

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a thread looks before it sleeps: as long as the kernel takes to wake a thread on
-/// another processor, 23 to 50 µs (docs/PERFORMANCE.md, "eventfd wake-up" and "UDP wake-up"). So a
-/// look in vain costs no more than what it was to save.
+/// The least time that a thread looks before it sleeps: as long as the kernel takes to wake a
+/// thread on another processor, 23 to 50 µs (docs/PERFORMANCE.md, "eventfd wake-up" and "UDP
+/// wake-up"). So a look in vain costs no more than what it was to save.
 pub const LOOK: Duration = Duration::from_micros(50);
-/// How long a thread looks for an answer that nobody gives before he is woken: the wake of the
-/// peer, and the work in between. In a virtual machine whose processors are idle a wake takes up to
+/// The longest: for an answer that nobody gives before he is woken. It takes the wake of the peer,
+/// and the work in between. In a virtual machine whose processors are idle a wake takes up to
 /// 100 µs.
 pub const ANSWER: Duration = LOOK.saturating_mul(3);
 /// The longest wait after which a look is expected to do better: one spent asleep holds the wake of
@@ -16,15 +16,16 @@ pub const SHORT: Duration = ANSWER.saturating_mul(2);
 /// The least time between two looks after which a thread asks whether another had the processor. A
 /// look takes a microsecond, with system calls a few; an interrupt below ten.
 pub const GAP: Duration = Duration::from_micros(20);
-/// After a gap nobody looks for so many times its length: so looking keeps the processor from
+/// Other threads may have one part in so many of the processor's time without an end to the looks.
+/// If they need more, there are none until it is no more: so looking keeps the processor from
 /// others, or uses up a control group's quota, for a small part of the time.
-pub const PAUSE_PER_GAP: u32 = 16;
-/// The least time for which nobody looks after a gap.
-pub const PAUSE_MIN: Duration = Duration::from_millis(2);
-/// The most.
+pub const SHARE: u32 = 16;
+/// What they may need beyond that at once: more than the slice that the kernel gives a thread.
+pub const BURST: Duration = Duration::from_millis(5);
+/// The longest time for which nobody looks because others need the processor.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A gap that comes before so many times the last pause has gone by since it ended makes the next
-/// pause twice as long: on a busy machine there are hardly any looks.
+/// If they need it before so many times the last pause has gone by since it ended, the next pause
+/// is twice as long: on a busy machine there are hardly any looks.
 pub const RECURS: u32 = 4;
 /// Two to the power of this is the most short waits that are asked for between two looks in vain.
 pub const LOST_MAX: u32 = 6;
@@ -45,6 +46,12 @@ pub struct Policy {
     not_before: Option<Instant>,
     /// How long that was for.
     pause: Duration,
+    /// What other threads have had of the processor beyond their share, as of `last_gap`.
+    taken: Duration,
+    /// When another thread last gave the processor back.
+    last_gap: Option<Instant>,
+    /// How long a look takes at most.
+    most: Duration,
 }
 
 impl Default for Policy {
@@ -54,6 +61,9 @@ impl Default for Policy {
             lost: 0,
             not_before: None,
             pause: Duration::ZERO,
+            taken: Duration::ZERO,
+            last_gap: None,
+            most: LOOK,
         }
     }
 }
@@ -65,9 +75,26 @@ impl Policy {
         self.hints_needed == 0 && self.not_before.is_none_or(|then| now >= then)
     }
 
+    /// How long a wait that begins now looks at most: as long as the last short one took asleep,
+    /// between [`LOOK`] and [`ANSWER`]. If the peer was asleep as well then, a shorter look would
+    /// have ended while it woke; and two that only find each other asleep would go on so.
+    #[must_use]
+    pub fn most(&self) -> Duration {
+        self.most
+    }
+
     /// A look has found what it was for.
     pub fn won(&mut self) {
         self.lost = self.lost.saturating_sub(1);
+    }
+
+    /// A look has found what it was for, after another thread has had the processor for so long.
+    /// If that was no longer than a look, it made what was waited for: a peer, say, that the kernel
+    /// has woken on the same processor.
+    pub fn found(&mut self, now: Instant, gap: Option<Duration>, most: Duration) {
+        if gap.is_none_or(|gap| gap <= most || self.preempted(now, gap)) {
+            self.won();
+        }
     }
 
     /// A look was in vain.
@@ -78,21 +105,38 @@ impl Policy {
 
     /// A wait without a look has ended with what it was for.
     pub fn slept(&mut self, waited: Duration) {
-        self.hints_needed = match waited <= SHORT {
-            true => self.hints_needed.saturating_sub(1),
-            false => self.hints_needed.max(1),
-        };
+        if waited > SHORT {
+            self.hints_needed = self.hints_needed.max(1);
+            return;
+        }
+        self.hints_needed = self.hints_needed.saturating_sub(1);
+        self.most = waited.clamp(LOOK, ANSWER);
     }
 
-    /// Between two looks, for so long, another thread had the processor.
-    pub fn preempted(&mut self, now: Instant, gap: Duration) {
+    /// Between two looks, for so long, another thread had the processor. True if the looks may go
+    /// on: others have had little of it of late, as timers, the kernel's own threads and a program
+    /// that does something now and then have.
+    #[must_use]
+    pub fn preempted(&mut self, now: Instant, gap: Duration) -> bool {
+        let due = self
+            .last_gap
+            .map_or(Duration::ZERO, |last| (now - last) / SHARE);
+        self.taken = self.taken.saturating_sub(due).saturating_add(gap);
+        self.last_gap = Some(now);
+        let is_little = self.taken <= BURST;
+        if !is_little {
+            self.pause(now);
+        }
+        is_little
+    }
+
+    fn pause(&mut self, now: Instant) {
         let recurs = |resumed| now < resumed + self.pause * RECURS;
         let longer = match self.not_before.is_some_and(recurs) {
             true => self.pause * 2,
             false => Duration::ZERO,
         };
-        let pause = gap.saturating_mul(PAUSE_PER_GAP).max(longer);
-        self.pause = pause.clamp(PAUSE_MIN, PAUSE_MAX);
+        self.pause = self.taken.saturating_mul(SHARE).max(longer).min(PAUSE_MAX);
         self.not_before = Some(now + self.pause);
     }
 }
@@ -160,6 +204,21 @@ mod tests {
     }
 
     #[test]
+    fn a_look_is_as_long_as_a_short_wait_took_asleep() {
+        let mut policy = Policy::default();
+        assert_eq!(policy.most(), LOOK);
+        for (waited, most) in [
+            (BRIEF, BRIEF),
+            (SHORT, ANSWER),
+            (RARE, ANSWER),
+            (Duration::ZERO, LOOK),
+        ] {
+            policy.slept(waited);
+            assert_eq!(policy.most(), most, "after {waited:?}");
+        }
+    }
+
+    #[test]
     fn wins_take_the_steps_back_one_by_one() {
         let (mut policy, now) = (Policy::default(), Instant::now());
         for _ in 0..3 {
@@ -191,38 +250,94 @@ mod tests {
     }
 
     #[test]
-    fn after_a_gap_nobody_looks_for_many_times_its_length() {
-        let now = Instant::now();
+    fn others_that_need_much_at_once_are_left_alone_for_many_times_as_long() {
+        let (now, ns) = (Instant::now(), Duration::from_nanos(1));
         for (gap, pause) in [
-            (GAP, PAUSE_MIN),
-            (Duration::from_millis(3), Duration::from_millis(48)),
+            (BURST + ns, (BURST + ns) * SHARE),
             (Duration::from_millis(50), Duration::from_millis(800)),
             (Duration::from_secs(3600), PAUSE_MAX),
         ] {
             let mut policy = Policy::default();
             policy.slept(BRIEF);
-            policy.preempted(now, gap);
-            assert!(!policy.may_look(now + pause.saturating_sub(Duration::from_nanos(1))));
+            assert!(!policy.preempted(now, gap));
+            assert!(!policy.may_look(now + pause.saturating_sub(ns)));
             assert!(policy.may_look(now + pause), "after {gap:?}");
         }
-    }
-    #[test]
-    fn pauses_get_longer_where_gaps_recur_and_short_again_where_not() {
-        let (mut policy, mut now) = (Policy::default(), Instant::now());
+        let mut policy = Policy::default();
         policy.slept(BRIEF);
-        let pauses: Vec<u128> = (0..11)
+        assert!(policy.preempted(now, BURST) && policy.may_look(now));
+        assert!(!policy.preempted(now + GAP, GAP), "one more at once");
+    }
+
+    #[test]
+    fn what_another_thread_makes_on_the_same_processor_is_found() {
+        let (mut policy, now) = (Policy::default(), Instant::now());
+        policy.slept(BRIEF);
+        for _ in 0..1000 {
+            policy.found(now, Some(LOOK), LOOK);
+        }
+        assert!(policy.may_look(now));
+        policy.found(now, Some(BURST * 2), LOOK);
+        assert!(!policy.may_look(now), "another one had work of its own");
+    }
+
+    #[test]
+    fn pauses_get_longer_where_others_need_the_processor_again_and_short_where_not() {
+        let (mut policy, mut now) = (Policy::default(), Instant::now());
+        let gap = Duration::from_millis(6);
+        policy.slept(BRIEF);
+        let pauses: Vec<u128> = (0..6)
             .map(|_| {
-                policy.preempted(now, GAP);
+                assert!(!policy.preempted(now, gap));
                 let pause = policy.pause;
                 now += pause;
                 assert!(policy.may_look(now));
-                now += pause;
+                now += gap * 2;
                 pause.as_millis()
             })
             .collect();
-        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000]);
+        assert_eq!(pauses, [96, 192, 384, 768, 1000, 1000]);
         now += PAUSE_MAX * RECURS;
-        policy.preempted(now, GAP);
-        assert_eq!(policy.pause, PAUSE_MIN);
+        assert!(!policy.preempted(now, gap));
+        assert_eq!(policy.pause, gap * SHARE);
+    }
+
+    /// How much of ten seconds a thread may look for where another one takes the processor for
+    /// `gap` whenever it has not had it for `period`.
+    fn looked(gap: Duration, period: Duration) -> f64 {
+        let begun = Instant::now();
+        let (mut policy, mut now, mut looked) = (Policy::default(), begun, Duration::ZERO);
+        policy.slept(BRIEF);
+        while now - begun < Duration::from_secs(10) {
+            let next = now + period;
+            // Before the pause is over there is no look, and no gap that could be seen.
+            let from = policy.not_before.map_or(now, |then| then.max(now));
+            now = next + gap;
+            if from < next {
+                looked += next - from;
+                let _ = policy.preempted(now, gap);
+            }
+        }
+        looked.as_secs_f64() / 10.0
+    }
+
+    #[test]
+    fn a_neighbour_that_needs_little_ends_no_looks() {
+        let (brief, often) = (Duration::from_micros(200), Duration::from_millis(5));
+        assert!(looked(brief, often) > 0.9, "one that looks every 5 ms");
+        assert!(looked(GAP, Duration::from_millis(1)) > 0.9, "a timer");
+        let slice = Duration::from_millis(4);
+        let share = looked(slice, Duration::from_millis(100));
+        assert!(share > 0.9, "a slice ten times a second: {share}");
+    }
+
+    #[test]
+    fn a_neighbour_that_needs_the_processor_keeps_it() {
+        for slice in [100, 1000, 3000, 10_000].map(Duration::from_micros) {
+            let share = looked(slice, slice);
+            assert!(share < 0.05, "{share} beside slices of {slice:?}");
+            let share = looked(slice * 2, slice);
+            assert!(share < 0.05, "{share} beside two such");
+        }
     }
 }
