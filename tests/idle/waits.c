@@ -24,8 +24,8 @@ enum {
 	BRISK_TURNS = 5000,
 	ROUNDS = 100,
 	TURNS_PER_ROUND = 20,
-	// Longer than a look (50 us) and the wake of both sides.
-	PAUSE_NS_MAX = 150000,
+	// Longer than the longest look (150 us) and the wake of both sides.
+	PAUSE_NS_MAX = 300000,
 	LOOK_NS = 50000,
 	TICK_US = 1000,
 	CALLS = 100,

@@ -1,7 +1,7 @@
 //! Looking before sleeping.
 //!
 //! To wake a thread that sleeps takes the kernel 23 to 50 µs, many times what a message takes. So a
-//! thread that waits for an event looks for it for as long as that first, where looks have been
+//! thread that waits for an event looks for it for up to 150 µs first, where looks have been
 //! worth it lately and a processor is free to look on ([`Policy`]). Everything that waits in a call
 //! of ours decides by the same rules: [`Looks`] belongs to the place where threads wait, a channel
 //! say, and [`Wait`] is one wait there:
@@ -40,9 +40,12 @@ pub use policy::{ANSWER, BURST, GAP, LOOK, PAUSE_MAX, Policy, SHARE, SHORT};
 
 /// The setting: whether threads look.
 const VARIABLE: &str = "CAUSEWAY_LOOK";
-/// How long a thread looks before it lets others go first that wait for the same processor. Where
-/// there are none, that is a system call of a third of a microsecond.
-const ALONE: Duration = Duration::from_micros(3);
+/// How long a thread looks before it lets others go first that wait for the same processor, and
+/// looks on between two such times. Where there are none, that is a system call of a third of a
+/// microsecond. Longer than a caller looks before it holds signals back.
+const ALONE: Duration = Duration::from_micros(6);
+/// The least time that a switch to another thread and back takes.
+const SWITCH: Duration = Duration::from_micros(1);
 /// Looks of a thread for one question to the kernel which processors it may use, a system call:
 /// programs and administrators change that at times.
 const LOOKS_PER_QUESTION: u32 = 64;
@@ -60,7 +63,8 @@ pub fn setting() -> Option<bool> {
     })
 }
 
-/// Processors that this thread may use.
+/// Processors that this thread may use, and look on: none for one with deadlines
+/// (`SCHED_DEADLINE`), which would lose the rest of its period when it lets others go first.
 fn processors() -> u32 {
     thread_local! {
         /// What the kernel said, and for how many looks that is taken to hold.
@@ -70,6 +74,7 @@ fn processors() -> u32 {
         let (processors, left) = known.get();
         let (processors, left) = match left {
             // More than the set can hold, where it fails.
+            0 if has_deadlines() => (0, LOOKS_PER_QUESTION),
             0 => (
                 rustix::thread::sched_getaffinity(None).map_or(u32::MAX, |set| set.count()),
                 LOOKS_PER_QUESTION,
@@ -79,6 +84,12 @@ fn processors() -> u32 {
         known.set((processors, left - 1));
         processors
     })
+}
+
+fn has_deadlines() -> bool {
+    // SAFETY: takes a number, 0 for the calling thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_DEADLINE
 }
 
 thread_local! {
@@ -158,13 +169,36 @@ struct Looking<'a> {
     lookers: &'a Lookers,
     /// When the last look began.
     last: Instant,
+    /// How long others had the processor just before that, having been let go first.
+    given: Duration,
+    /// When they are to be next.
+    yield_at: Instant,
 }
 
 impl Looking<'_> {
-    /// How long another thread has had the processor since the last look, if it has.
+    /// Before a look.
+    fn begin(&mut self, now: Instant) {
+        (self.last, self.given) = (now, Duration::ZERO);
+        if now < self.yield_at {
+            return;
+        }
+        std::thread::yield_now();
+        self.last = Instant::now();
+        self.given = self.last - now;
+        self.yield_at = self.last + ALONE;
+        if self.given > SWITCH {
+            // It has lost the processor of its own will.
+            was_preempted();
+        }
+    }
+
+    /// How long other threads have had the processor since just before the last look, if they
+    /// have had it for long.
     fn gap(&self, now: Instant) -> Option<Duration> {
         let since = now - self.last;
-        (since > GAP && was_preempted()).then_some(since)
+        let lost = since > GAP && was_preempted();
+        let gap = self.given + if lost { since } else { Duration::ZERO };
+        (gap > GAP).then_some(gap)
     }
 }
 
@@ -215,6 +249,8 @@ impl Looks {
             looking: looks.then(|| Looking {
                 lookers,
                 last: begun,
+                given: Duration::ZERO,
+                yield_at: begun + ALONE,
             }),
             has_looked: looks,
         }
@@ -236,31 +272,33 @@ impl Wait<'_> {
             .map_or(Duration::ZERO, |looking| looking.last - self.begun)
     }
 
-    /// Whether to look now, and not to sleep. Others that wait for this processor have had it
-    /// before then: what this thread waits for may be what they are about to do.
+    /// Whether to look now, and not to sleep. Now and then it lets others go first that wait for
+    /// this processor: what this thread waits for may be what they are about to do. So a caller
+    /// holds no lock that they may need.
+    ///
+    /// When they have had it for longer than a look, and what it waits for has not come, this wait
+    /// looks no more: who sleeps is woken on any processor that is free.
     pub fn again(&mut self) -> bool {
         let Some(looking) = &mut self.looking else {
             return false;
         };
         let now = Instant::now();
-        let may_go_on = |gap| self.looks.policy.lock().preempted(now, gap);
-        if let Some(gap) = looking.gap(now) {
-            if may_go_on(gap) {
+        let goes_on = match looking.gap(now) {
+            Some(gap) => {
                 self.begun += gap;
-                looking.last = now;
-                return true;
+                self.looks.policy.lock().preempted(now, gap) && gap <= self.most
             }
-        } else if now - self.begun >= self.most {
-            self.looks.policy.lock().lost();
-        } else {
-            looking.last = now;
-            if now - self.begun >= ALONE {
-                std::thread::yield_now();
+            None if now - self.begun >= self.most => {
+                self.looks.policy.lock().lost();
+                false
             }
-            return true;
+            None => true,
+        };
+        match goes_on {
+            true => looking.begin(now),
+            false => self.looking = None,
         }
-        self.looking = None;
-        false
+        goes_on
     }
 
     /// What the wait is for has come.
@@ -320,19 +358,19 @@ mod tests {
         assert!(!first.again());
         first.begun = Instant::now();
         first.over();
-        assert_eq!(*looks.policy.lock(), hinted());
+        assert!(looks.policy.lock().may_look(Instant::now()));
         if !have_two() {
             return;
         }
         let mut wait = looks.begin(&lookers);
         assert!(wait.is_looking());
+        let from = Instant::now();
         while wait.again() {}
         // However it ended, by its time or by a gap.
-        assert!(wait.begun.elapsed() > GAP);
+        assert!(from.elapsed() > GAP);
         assert!(!wait.is_looking() && !wait.again());
         assert_eq!(lookers.0.load(Ordering::Relaxed), 0);
         let before = looks.policy.lock().clone();
-        assert_ne!(before, hinted());
         wait.over();
         assert_eq!(
             *looks.policy.lock(),

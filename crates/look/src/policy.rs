@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// The least time that a thread looks before it sleeps: as long as the kernel takes to wake a
 /// thread on another processor, 23 to 50 µs (docs/PERFORMANCE.md, "eventfd wake-up" and "UDP
-/// wake-up"). So a look in vain costs no more than what it was to save.
+/// wake-up"). So such a look in vain costs no more than what it was to save.
 pub const LOOK: Duration = Duration::from_micros(50);
 /// The longest: for an answer that nobody gives before he is woken. It takes the wake of the peer,
 /// and the work in between. In a virtual machine whose processors are idle a wake takes up to
@@ -17,10 +17,10 @@ pub const SHORT: Duration = ANSWER.saturating_mul(2);
 /// look takes a microsecond, with system calls a few; an interrupt below ten.
 pub const GAP: Duration = Duration::from_micros(20);
 /// Other threads may have one part in so many of the processor's time without an end to the looks.
-/// If they need more, there are none until it is no more: so looking keeps the processor from
-/// others, or uses up a control group's quota, for a small part of the time.
+/// If they need more, there are none for as many times as long: so looking keeps the processor
+/// from others, or uses up a control group's quota, for a small part of the time.
 pub const SHARE: u32 = 16;
-/// What they may need beyond that at once: more than the slice that the kernel gives a thread.
+/// What they may need beyond that at once: a slice or two that the kernel gives a thread.
 pub const BURST: Duration = Duration::from_millis(5);
 /// The longest time for which nobody looks because others need the processor.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -46,7 +46,8 @@ pub struct Policy {
     not_before: Option<Instant>,
     /// How long that was for.
     pause: Duration,
-    /// What other threads have had of the processor beyond their share, as of `last_gap`.
+    /// What other threads have had of the processor beyond their share, as of `last_gap`: no more
+    /// than what the longest pause makes up for.
     taken: Duration,
     /// When another thread last gave the processor back.
     last_gap: Option<Instant>,
@@ -121,7 +122,8 @@ impl Policy {
         let due = self
             .last_gap
             .map_or(Duration::ZERO, |last| (now - last) / SHARE);
-        self.taken = self.taken.saturating_sub(due).saturating_add(gap);
+        let taken = self.taken.saturating_sub(due).saturating_add(gap);
+        self.taken = taken.min(PAUSE_MAX / SHARE);
         self.last_gap = Some(now);
         let is_little = self.taken <= BURST;
         if !is_little {
@@ -136,7 +138,7 @@ impl Policy {
             true => self.pause * 2,
             false => Duration::ZERO,
         };
-        self.pause = self.taken.saturating_mul(SHARE).max(longer).min(PAUSE_MAX);
+        self.pause = (self.taken * SHARE).max(longer).min(PAUSE_MAX);
         self.not_before = Some(now + self.pause);
     }
 }
@@ -262,6 +264,7 @@ mod tests {
             assert!(!policy.preempted(now, gap));
             assert!(!policy.may_look(now + pause.saturating_sub(ns)));
             assert!(policy.may_look(now + pause), "after {gap:?}");
+            assert!(policy.preempted(now + pause + GAP, GAP), "forgiven");
         }
         let mut policy = Policy::default();
         policy.slept(BRIEF);

@@ -316,11 +316,12 @@ impl Socket {
             if done(state) {
                 return true;
             }
-            let polls = wait.again() || start.elapsed() < CONFIG.polling;
+            // Others may have the processor meanwhile, and need the lock for what this one is for.
+            let looks = MutexGuard::unlocked_fair(state, || wait.again());
+            let polls = looks || start.elapsed() < CONFIG.polling;
             if state.stream.is_none() || !polls {
                 return false;
             }
-            MutexGuard::bump(state);
         }
     }
 }
