@@ -3,18 +3,26 @@
 //! A program that becomes a daemon closes every descriptor that it does not know, and opens others
 //! under their numbers. Nothing of the device may be read from or written to those. Eventfds are
 //! signalled and drained by calls that reach nothing else (`causeway-owned`); for the sockets' sake
-//! a thread that has slept, and the helper on each of its ticks, looks whether the numbers still
-//! stand for what they did. If one does not, the device has failed for good, and nothing that it
-//! has is ever closed: the numbers are the program's.
+//! the helper on each of its ticks, and a thread that has slept, looks whether the numbers still
+//! stand for what they did. Each look costs a system call, so the thread looks at those that have
+//! woken it, and at all of them as often as the helper at its longest tick. If one does not, the
+//! device has failed for good, and nothing that it has is ever closed: the numbers are the
+//! program's.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use causeway_proto::Instant;
 use parking_lot::RwLock;
 use rustix::fs::fstat;
 
 use crate::port_state::News;
+
+/// The longest between two looks at all descriptors of threads that sleep and wake, and of the
+/// helper while threads poll (docs/THREAT-MODEL.md).
+pub(crate) const LOOK_LAST: Duration = Duration::from_micros(1600);
 
 /// Whether the device has failed, and who is told when it does.
 #[derive(Debug)]
@@ -64,6 +72,8 @@ pub(crate) struct Descriptors {
     /// all from some number on closes that one.
     many: RwLock<Vec<Known>>,
     turn: AtomicUsize,
+    /// When a thread that has slept is to look at all again, in nanoseconds.
+    look_at: AtomicU64,
     failure: Arc<Failure>,
 }
 
@@ -74,6 +84,7 @@ impl Descriptors {
             known: RwLock::default(),
             many: RwLock::default(),
             turn: AtomicUsize::new(0),
+            look_at: AtomicU64::new(0),
             failure,
         }
     }
@@ -113,6 +124,30 @@ impl Descriptors {
             self.failure.report();
         }
         !self.failure.has_happened()
+    }
+
+    /// Looks, after a sleep on some of them, at those that have woken the thread, and at that with
+    /// the highest number; at all if nobody has done so for long. A failure is reported.
+    pub fn look_after_sleep<'a>(
+        &self,
+        now: Instant,
+        ready: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) {
+        if now.0 >= self.look_at.load(Ordering::Relaxed) {
+            self.look_at.store((now + LOOK_LAST).0, Ordering::Relaxed);
+            self.are_intact();
+            return;
+        }
+        let known = self.known.read();
+        let of_number = |fd: BorrowedFd<'_>| {
+            let number = fd.as_raw_fd();
+            known.iter().find(|(known, _)| *known == number)
+        };
+        let highest = known.iter().max_by_key(|(number, _)| *number);
+        let mut looked_at = ready.into_iter().filter_map(of_number).chain(highest);
+        if !looked_at.all(is_intact) {
+            self.failure.report();
+        }
     }
 
     fn stand_for_the_same(&self) -> bool {
@@ -162,11 +197,36 @@ mod tests {
         assert_eq!(number, fd.as_raw_fd());
     }
 
+    fn descriptors() -> Descriptors {
+        let event = crate::shared::new_eventfd().unwrap();
+        let news = Arc::new(News::new(event.as_fd()).unwrap());
+        Descriptors::new(Arc::new(Failure::new(news)))
+    }
+
+    #[test]
+    fn who_has_slept_looks_at_what_woke_it_and_the_highest_and_at_all_after_a_while() {
+        let look = |replaced: usize, ready: usize, late: Duration| {
+            let descriptors = descriptors();
+            let mut files: Vec<_> = (0..4).map(|_| file()).collect();
+            files.sort_by_key(|fd| fd.as_raw_fd());
+            descriptors.add(files.iter().map(|fd| fd.as_fd()));
+            let now = Instant(1 << 40);
+            descriptors.look_after_sleep(now, []);
+            assert!(!descriptors.failure.has_happened());
+            replace(&files[replaced]);
+            descriptors.look_after_sleep(now + late, [files[ready].as_fd()]);
+            descriptors.failure.has_happened()
+        };
+        let soon = LOOK_LAST - Duration::from_nanos(1);
+        assert!(look(1, 1, soon), "it has woken the thread");
+        assert!(look(3, 1, soon), "the highest");
+        assert!(!look(0, 1, soon));
+        assert!(look(0, 1, LOOK_LAST));
+    }
+
     #[test]
     fn of_many_the_highest_is_looked_at_each_time_and_each_in_its_turn() {
-        let event = crate::shared::new_eventfd().unwrap();
-        let failure = Failure::new(Arc::new(News::new(event.as_fd()).unwrap()));
-        let descriptors = Descriptors::new(Arc::new(failure));
+        let descriptors = descriptors();
         let mut many: Vec<_> = (0..64).map(|_| file()).collect();
         many.sort_by_key(|fd| fd.as_raw_fd());
         many.iter()

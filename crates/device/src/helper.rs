@@ -22,6 +22,7 @@ use causeway_proto::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::{self, Now, earlier};
+use crate::closed_fds;
 use crate::engines::Engine;
 use crate::errno::Errno;
 use crate::handlers;
@@ -33,7 +34,7 @@ use crate::threads;
 /// and of one that has been polling for long: each tick interrupts it, which costs some 20 µs where
 /// all processors are busy.
 const TICK_FIRST: Duration = Duration::from_micros(200);
-const TICK_LAST: Duration = Duration::from_micros(1600);
+const TICK_LAST: Duration = closed_fds::LOOK_LAST;
 /// Wakes in a row for which the program had been quicker that prove it to be polling.
 const VAIN_WAKES: u32 = 3;
 /// A program whose last call is further back than this is not polling just now.

@@ -250,8 +250,10 @@ impl Shared {
             .collect();
         let slept = blocked.poll(&mut fds, timeout, allowed);
         self.source_deadline.store(0, Ordering::SeqCst);
-        // If not, the next pass says so.
-        let _ = self.descriptors.are_intact();
+        let ready = |fd: &&PollFd<'_>| !fd.revents().is_empty();
+        // If one is the program's, the next pass says so.
+        self.descriptors
+            .look_after_sleep(clock::now(), fds.iter().filter(ready).map(AsFd::as_fd));
         self.note_errors(&fds[2..]);
         if !fds[1].revents().is_empty() {
             self.descriptors.heed(self.doorbell.drain());
