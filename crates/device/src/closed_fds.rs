@@ -126,12 +126,12 @@ impl Descriptors {
         !self.failure.has_happened()
     }
 
-    /// Looks, after a sleep on some of them, at those that have woken the thread, and at that with
-    /// the highest number; at all if nobody has done so for long. A failure is reported.
+    /// Looks, after a sleep on some of them, at the sockets that have woken the thread, and at that
+    /// with the highest number; at all if nobody has done so for long. A failure is reported.
     pub fn look_after_sleep<'a>(
         &self,
         now: Instant,
-        ready: impl IntoIterator<Item = BorrowedFd<'a>>,
+        sockets: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) {
         if now.0 >= self.look_at.load(Ordering::Relaxed) {
             self.look_at.store((now + LOOK_LAST).0, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl Descriptors {
             known.iter().find(|(known, _)| *known == number)
         };
         let highest = known.iter().max_by_key(|(number, _)| *number);
-        let mut looked_at = ready.into_iter().filter_map(of_number).chain(highest);
+        let mut looked_at = sockets.into_iter().filter_map(of_number).chain(highest);
         if !looked_at.all(is_intact) {
             self.failure.report();
         }

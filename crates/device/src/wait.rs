@@ -251,9 +251,10 @@ impl Shared {
         let slept = blocked.poll(&mut fds, timeout, allowed);
         self.source_deadline.store(0, Ordering::SeqCst);
         let ready = |fd: &&PollFd<'_>| !fd.revents().is_empty();
-        // If one is the program's, the next pass says so.
-        self.descriptors
-            .look_after_sleep(clock::now(), fds.iter().filter(ready).map(AsFd::as_fd));
+        // If one is the program's, the next pass says so. The first two are drained by calls that
+        // reach nothing else.
+        let sockets = fds[2..].iter().filter(ready).map(AsFd::as_fd);
+        self.descriptors.look_after_sleep(clock::now(), sockets);
         self.note_errors(&fds[2..]);
         if !fds[1].revents().is_empty() {
             self.descriptors.heed(self.doorbell.drain());
