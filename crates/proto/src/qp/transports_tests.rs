@@ -1,6 +1,6 @@
 //! The same programs over each transport.
 
-use super::tests::{Built, End, KEY, SIGNALED, pair_over, run};
+use super::tests::{Built, End, KEY, SIGNALED, carry, pair_over, run};
 use super::*;
 use crate::express;
 use crate::time::Duration;
@@ -131,6 +131,23 @@ fn each_fails_both_sides_for_a_bad_key_and_is_as_new_after_a_reset() {
         post_program(&mut a, &mut b);
         run(&mut a, &mut b);
         check_program(&a, &b);
+    }
+}
+
+#[test]
+fn each_answers_no_more_once_the_program_has_failed_the_queue_pair() {
+    for transport in ALL {
+        let (mut a, mut b) = pair_over(transport);
+        a.send(READ, SIGNALED, &[(0, 2500)]);
+        assert!(carry(&mut a, &mut b, Space::Request, 1000));
+        assert!(b.qp.has_segment(), "the answer is due");
+        let attr = QpAttr {
+            state: QpState::Err,
+            ..QpAttr::default()
+        };
+        b.qp.modify(&attr, QpAttrMask::STATE, &mut b.world).unwrap();
+        assert!(!b.qp.has_segment(), "{transport:?}");
+        assert!(!carry(&mut b, &mut a, Space::Response, 1000));
     }
 }
 
