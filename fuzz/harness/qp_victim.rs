@@ -1,6 +1,6 @@
 //! The queue pair that is attacked, and its memory.
 
-use causeway_proto::qp::{Qp, QpConfig};
+use causeway_proto::qp::{Qp, QpConfig, TransportType};
 use causeway_proto::types::{Access, QpAttr, QpAttrMask as M, QpCap, QpState, Service};
 use causeway_sim::memory::SimHost;
 
@@ -59,7 +59,7 @@ pub fn host() -> SimHost {
 
 /// A queue pair that is ready to send.
 pub fn queue_pair(service: Service, srq: bool, host: &mut SimHost) -> Qp {
-    let mut qp = Qp::new(QpConfig {
+    let config = QpConfig {
         service,
         qpn: QPNS[0],
         pd: PD,
@@ -72,7 +72,8 @@ pub fn queue_pair(service: Service, srq: bool, host: &mut SimHost) -> Qp {
         },
         sq_sig_all: false,
         srq,
-    });
+    };
+    let mut qp = Qp::new(TransportType::Iwarp, config);
     let rc = service == Service::Rc;
     let only_rc = |mask: M| if rc { mask } else { M::empty() };
     let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;

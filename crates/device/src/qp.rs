@@ -16,7 +16,7 @@ use causeway_fabric::secure::phase_packets;
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_identity::{QPN_MASK, Slot};
-use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
+use causeway_proto::qp::{Qp as ProtoQp, QpConfig, TransportType};
 use causeway_proto::trp::{
     BASE_DATAGRAM, Config, Connection, PHASE_PACKETS, RETRY_FLOOR, SendConfig,
 };
@@ -171,7 +171,7 @@ impl Qp {
         let events = Arc::clone(&pd.context.events);
         let common = &pd.context.endpoint.shared.common;
         let poster = common.new_poster(send_cq, recv_cq);
-        let mut entry = QpEntry::new(ProtoQp::new(config), poster);
+        let mut entry = QpEntry::new(ProtoQp::new(TransportType::Iwarp, config), poster);
         entry.set_limits(common.limits.get());
         let cell = QpCell::new(entry);
         state.qps.insert(Arc::clone(&cell));

@@ -5,7 +5,7 @@ use crate::bytes::{Bytes, BytesMut};
 use crate::grh::{GRH_LEN, Route};
 use crate::host::Host;
 use crate::types::{QpState, SendFlags, SendOp, Wc, WcFlags, WcOpcode, WcStatus};
-use crate::work::{Transport, WorkQueues, gather, scatter};
+use crate::work::{Numbering, WorkQueues, gather, scatter};
 
 /// A Q_Key with this bit means the queue pair's own (InfiniBand specification 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
@@ -57,7 +57,7 @@ pub enum Fate {
 
 /// Takes the oldest send, writes its payload to `out`, and completes it. `None` where there is
 /// none to send or to be sent yet, or `out` is too short.
-pub fn next<T: Transport, H: Host>(
+pub fn next<T: Numbering, H: Host>(
     work: &mut WorkQueues<T>,
     out: &mut BytesMut<'_>,
     host: &mut H,
@@ -98,7 +98,7 @@ pub fn next<T: Transport, H: Host>(
 /// Places a datagram that has come into the next receive. One that is longer is dropped and
 /// leaves the receive to the next (InfiniBand specification 9.9.3, class D faults): anybody may
 /// have sent it.
-pub fn take<T: Transport, H: Host>(
+pub fn take<T: Numbering, H: Host>(
     work: &mut WorkQueues<T>,
     datagram: &Incoming<'_>,
     host: &mut H,

@@ -4,8 +4,9 @@
 //! are the [`host::Host`] trait, and the thing below (a UDP path or a shared-memory ring) pulls
 //! [units](unit::Unit) out and pushes them in through the [`ulp::Ulp`] trait.
 //!
-//! - [`qp`]: queue pairs, which join two modules: `work`, the work queues, the same for every
-//!   transport, and `iwarp`, the transport of reliable and unreliable connections;
+//! - [`qp`]: queue pairs, which join two things: `work`, the work queues, the same for every
+//!   transport, and a transport (`transport`, the trait; `transports`, a row for each), of which
+//!   there is `iwarp`, that of reliable and unreliable connections;
 //! - `datagram`: what a UD queue pair sends and takes, before which [`grh`] stands in a receive
 //!   buffer;
 //! - [`association`]: what seals those, where the wire is to be secured;
@@ -32,7 +33,11 @@ pub mod pace;
 pub mod qp;
 pub mod reach;
 pub mod ring;
+#[cfg(test)]
+mod stop_and_wait;
 pub mod time;
+mod transport;
+mod transports;
 pub mod trp;
 pub mod types;
 pub mod ulp;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use causeway_proto::qp::{Qp, QpConfig, rnr_time};
+use causeway_proto::qp::{Qp, QpConfig, TransportType, rnr_time};
 use causeway_proto::types::{
     Access, Payload, QpAttr, QpAttrMask as M, QpCap, QpState, RNR_RETRY_INFINITE, SendFlags,
     SendOp, SendWr, Service, SgList, Sge, Wc, WcFlags, WcStatus,
@@ -126,15 +126,15 @@ fn queue_pair(side: usize, setup: &Setup, host: &mut SimHost) -> Qp {
         max_recv_sge: 4,
         max_inline_data: 64,
     };
-    let qpn = QPNS[side];
-    let mut qp = Qp::new(QpConfig {
+    let config = QpConfig {
         service: Service::Rc,
-        qpn,
+        qpn: QPNS[side],
         pd: PD,
         cap,
         sq_sig_all: false,
         srq: setup.srq,
-    });
+    };
+    let mut qp = Qp::new(TransportType::Iwarp, config);
     for (attr, mask) in attributes(side, setup) {
         qp.modify(&attr, mask, host).expect("a legal transition");
     }

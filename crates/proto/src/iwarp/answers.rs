@@ -202,7 +202,7 @@ impl Iwarp {
         Ok(())
     }
 
-    pub fn next_response<H: Host>(
+    pub(super) fn next_response<H: Host>(
         &mut self,
         work: &mut Queues,
         seq: u64,
@@ -230,7 +230,7 @@ impl Iwarp {
 
     /// See [`Ulp::next_alike`](crate::ulp::Ulp::next_alike). What fails is for
     /// [`Iwarp::next_response`] to find.
-    pub fn next_answer_alike<H: Host>(
+    pub(super) fn next_answer_alike<H: Host>(
         &mut self,
         work: &Queues,
         body: BytesMut<'_>,
@@ -259,7 +259,7 @@ impl Iwarp {
         true
     }
 
-    pub fn response_again<H: Host>(
+    pub(super) fn response_again<H: Host>(
         &mut self,
         work: &mut Queues,
         seq: u64,
@@ -274,7 +274,7 @@ impl Iwarp {
     }
 
     /// Whether response `seq` can be built again.
-    pub fn can_repeat<H: Host>(&self, work: &Queues, seq: u64, host: &H) -> bool {
+    pub(super) fn can_repeat<H: Host>(&self, work: &Queues, seq: u64, host: &H) -> bool {
         match self.answers.find(seq).map(|response| response.answer) {
             Some(Answer::Read {
                 rkey, addr, len, ..

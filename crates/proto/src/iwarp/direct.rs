@@ -8,6 +8,7 @@ use super::entry::Way;
 use super::{Iwarp, Queues, Wqe};
 use crate::host::{AtomicOp, Host, Remote};
 use crate::reach::{NotDone, Reach, Target};
+use crate::transport::AtOnce;
 use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, Service, WcStatus};
 use crate::work::{Part, PostError, gather, scatter};
 
@@ -55,21 +56,9 @@ enum Outcome {
     Failed(WcStatus),
 }
 
-/// What became of a work request that was to be carried out as it was posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtOnce {
-    /// It is complete.
-    Done,
-    /// Nothing has been done: it is to be posted.
-    Declined,
-    /// It was carried out at the peer, or can't be, and has failed:
-    /// [`Qp::post_failed`](crate::qp::Qp::post_failed). To post it would carry an atomic out again.
-    Failed(WcStatus),
-}
-
 impl Iwarp {
     /// A work request has been posted.
-    pub fn posted(&mut self, one_sided: bool) {
+    pub(super) fn posted(&mut self, one_sided: bool) {
         if !one_sided {
             self.behind = 0;
         }
@@ -83,7 +72,7 @@ impl Iwarp {
 
     /// Whether [`Iwarp::run_direct`] has something to look at.
     #[inline]
-    pub fn has_direct(&self, work: &Queues) -> bool {
+    pub(super) fn has_direct(&self, work: &Queues) -> bool {
         work.direct
             && work.attr.state == QpState::Rts
             && !work.sq.is_held()
@@ -97,7 +86,7 @@ impl Iwarp {
     /// too long for that, could be carried out here and now, as [`Iwarp::post_direct`] would: it
     /// would be accepted, and nothing is before it.
     #[inline(always)]
-    pub fn takes_short(&self, work: &Queues, read: bool) -> bool {
+    pub(super) fn takes_short(&self, work: &Queues, read: bool) -> bool {
         let cap = &work.config.cap;
         work.gates.direct
             && work.sq.is_empty()
@@ -112,7 +101,7 @@ impl Iwarp {
     /// # Errors
     /// As [`WorkQueues::post_send`](crate::work::WorkQueues::post_send).
     #[inline]
-    pub fn post_direct<H: Host, R: Reach>(
+    pub(super) fn post_direct<H: Host, R: Reach>(
         &mut self,
         work: &mut Queues,
         wr: &SendWr,
@@ -184,7 +173,7 @@ impl Iwarp {
 
     /// Carries out the work requests whose turn it is and whose targets are within reach, and
     /// decides of the next one how it goes.
-    pub fn run_direct<H: Host, R: Reach>(
+    pub(super) fn run_direct<H: Host, R: Reach>(
         &mut self,
         work: &mut Queues,
         host: &mut H,

@@ -3,66 +3,17 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{Iwarp, Queues, Wqe};
-use crate::types::{Payload, SendFlags, SendOp, SendWr, Sge};
+use crate::transport::{Content, Express};
+use crate::types::{Payload, SendFlags, SendOp, SendWr};
 use crate::unit::Unit;
 use crate::work::{INLINE_WORDS, PLAIN_INLINE, PlainPayload, PlainSend};
-
-/// Where the bytes of a request are.
-#[derive(Clone, Copy, Debug)]
-pub enum Content<'a> {
-    /// In registered memory.
-    Range(Sge),
-    /// The program gives them away (`IBV_SEND_INLINE`).
-    Inline(&'a [u8]),
-}
-
-impl Content<'_> {
-    /// Bytes of the message.
-    #[inline]
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        match self {
-            Content::Range(sge) => sge.length,
-            // More than 4 GiB is more than any queue pair takes inline.
-            Content::Inline(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// Whether it is a message of no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// The target of a WRITE.
-#[derive(Clone, Copy, Debug)]
-pub struct Target {
-    /// Address at the peer.
-    pub addr: u64,
-    /// Key of the region there.
-    pub rkey: u32,
-}
-
-/// A SEND, or a WRITE where there is a target, of one range.
-#[derive(Clone, Copy, Debug)]
-pub struct Express<'a> {
-    /// The program's name for it.
-    pub wr_id: u64,
-    /// How it is posted.
-    pub flags: SendFlags,
-    /// Its bytes.
-    pub content: Content<'a>,
-    /// Where a WRITE goes.
-    pub to: Option<Target>,
-}
 
 impl Iwarp {
     /// Whether a SEND or WRITE of one range can be posted and sent at once: it has no options,
     /// there is room for it, and nothing else is to be sent.
     #[inline]
     #[must_use]
-    pub fn takes_express(&self, work: &Queues, request: &Express<'_>) -> bool {
+    pub(super) fn takes_express(&self, work: &Queues, request: &Express<'_>) -> bool {
         let cap = &work.config.cap;
         let fits = match request.content {
             Content::Inline(bytes) => bytes.len() <= cap.max_inline_data as usize,
@@ -83,7 +34,7 @@ impl Iwarp {
     /// What such a request says to the peer.
     #[inline]
     #[must_use]
-    pub fn express_unit(&self, request: &Express<'_>) -> Unit {
+    pub(super) fn express_unit(&self, request: &Express<'_>) -> Unit {
         match request.to {
             None => Unit::plain_send(self.send_msn.wrapping_add(1)),
             Some(to) => Unit::Write {
@@ -96,7 +47,7 @@ impl Iwarp {
     /// Posts such a request, which has been sent as unit `seq`, since [`Iwarp::takes_express`] said
     /// so.
     #[inline]
-    pub fn post_express(&mut self, work: &mut Queues, request: &Express<'_>, seq: u64) {
+    pub(super) fn post_express(&mut self, work: &mut Queues, request: &Express<'_>, seq: u64) {
         if request.to.is_none() {
             if let Some(send) = plain(request).filter(|_| work.sq.takes_plain(seq)) {
                 return self.push_plain(work, send, seq);

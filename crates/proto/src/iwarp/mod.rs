@@ -12,28 +12,25 @@ mod express;
 mod headers;
 mod requester;
 mod responder;
-mod rnr;
+mod seam;
 mod unreliable;
 
-pub use direct::AtOnce;
 pub use entry::SendPart;
-pub use express::{Content, Express, Target};
-pub use rnr::rnr_time;
 
-use crate::work::{Entry, SendQueue, Transport, WorkQueues};
+use crate::work::{Entry, Numbering, SendQueue, WorkQueues};
 use answers::Answers;
 use responder::Responder;
 
 /// The work queues of a connection.
-pub type Queues = WorkQueues<Iwarp>;
+type Queues = WorkQueues<Iwarp>;
 /// A work request of the send queue of a connection.
 type Wqe = Entry<SendPart>;
 
 /// Requester and responder of a connection.
 #[derive(Debug, Default)]
 pub struct Iwarp {
-    pub responder: Responder,
-    pub answers: Answers,
+    responder: Responder,
+    answers: Answers,
     /// Next untagged message sequence numbers of queues 0 and 1 (RFC 5040 section 5.1: from 1).
     send_msn: u32,
     read_msn: u32,
@@ -47,10 +44,10 @@ pub struct Iwarp {
     acked: u64,
     /// Requests of an unreliable connection: those below are handed over, and placed.
     handed: u64,
-    pub placed: u64,
+    placed: u64,
 }
 
-impl Transport for Iwarp {
+impl Numbering for Iwarp {
     type Part = SendPart;
 
     #[inline]

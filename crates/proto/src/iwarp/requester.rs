@@ -35,7 +35,7 @@ impl Plan {
 
 impl Iwarp {
     /// Whether a request can be built now.
-    pub fn has_request(&self, work: &Queues) -> bool {
+    pub(super) fn has_request(&self, work: &Queues) -> bool {
         if work.sq.is_held() {
             return false;
         }
@@ -53,12 +53,12 @@ impl Iwarp {
     }
 
     /// Payload that the work request to be sent next has left.
-    pub fn next_request_len(&self, work: &Queues) -> Option<u32> {
+    pub(super) fn next_request_len(&self, work: &Queues) -> Option<u32> {
         let wqe = work.sq.current()?;
         Some(wqe.outgoing() - wqe.part.emitted)
     }
 
-    pub fn next_request<H: Host>(
+    pub(super) fn next_request<H: Host>(
         &mut self,
         work: &mut Queues,
         seq: u64,
@@ -88,7 +88,7 @@ impl Iwarp {
     /// Whether the next thing to send, and the last, is a message that one unit with `room` bytes
     /// of payload carries whole.
     #[inline]
-    pub fn is_last_whole(&self, work: &Queues, room: u32) -> bool {
+    pub(super) fn is_last_whole(&self, work: &Queues, room: u32) -> bool {
         work.attr.state == QpState::Rts
             && work.sq.unsent() == 1
             && !self.answers.is_due()
@@ -97,7 +97,7 @@ impl Iwarp {
     }
 
     /// Builds a message that is one unit, as most are, in one go. `None` where it has failed.
-    pub fn next_whole<H: Host>(
+    pub(super) fn next_whole<H: Host>(
         &mut self,
         work: &mut Queues,
         seq: u64,
@@ -138,9 +138,9 @@ impl Iwarp {
     }
 
     /// Whether a SEND without options, of `len` bytes, can be posted and sent at once as segment
-    /// `seq` ([`Iwarp::post_plain`]): there is room for it, and nothing else to send.
+    /// `seq` ([`Iwarp::push_plain`]): there is room for it, and nothing else to send.
     #[inline(always)]
-    pub fn takes_plain(&self, work: &Queues, len: u32, inline: bool, seq: u64) -> bool {
+    pub(super) fn takes_plain(&self, work: &Queues, len: u32, inline: bool, seq: u64) -> bool {
         let cap = &work.config.cap;
         let fits = match inline {
             true => work.gates.sends && len <= cap.max_inline_data,
@@ -151,16 +151,10 @@ impl Iwarp {
             && !self.answers.is_due()
     }
 
-    /// Posts a send that has been sent as segment `seq`, since [`Iwarp::takes_plain`] said so.
-    #[inline(always)]
-    pub fn post_plain(&mut self, work: &mut Queues, send: PlainSend, seq: u64) {
-        self.push_plain(work, send, seq);
-    }
-
-    /// As [`Iwarp::post_plain`], where the send queue has a place for it
+    /// As [`Iwarp::push_plain`], where the send queue has a place for it
     /// ([`SendQueue::has_plain_place`](crate::work::SendQueue::has_plain_place)).
     #[inline(always)]
-    pub fn put_plain(&mut self, work: &mut Queues, send: PlainSend, seq: u64) {
+    pub(super) fn put_plain(&mut self, work: &mut Queues, send: PlainSend, seq: u64) {
         (self.behind, self.since_plain) = (0, 0);
         self.send_msn = self.send_msn.wrapping_add(1);
         work.sq.put_plain(send, seq);
@@ -331,7 +325,7 @@ impl Iwarp {
 
     /// See [`Ulp::next_alike`](crate::ulp::Ulp::next_alike). What fails is for
     /// [`Iwarp::next_request`] to find.
-    pub fn next_alike<H: Host>(
+    pub(super) fn next_alike<H: Host>(
         &mut self,
         work: &mut Queues,
         seq: u64,
@@ -358,7 +352,7 @@ impl Iwarp {
         true
     }
 
-    pub fn request_again<H: Host>(
+    pub(super) fn request_again<H: Host>(
         &mut self,
         work: &mut Queues,
         seq: u64,
@@ -375,7 +369,7 @@ impl Iwarp {
     }
 
     #[inline(always)]
-    pub fn requests_acked<H: Host>(&mut self, work: &mut Queues, upto: u64, host: &mut H) {
+    pub(super) fn requests_acked<H: Host>(&mut self, work: &mut Queues, upto: u64, host: &mut H) {
         if upto > self.acked {
             self.acked = upto;
             work.retire(self, host);
@@ -384,7 +378,7 @@ impl Iwarp {
 
     /// See [`crate::qp::Qp::one_acked`].
     #[inline(always)]
-    pub fn one_acked(&self, work: &Queues, upto: u64) -> Option<Wc> {
+    pub(super) fn one_acked(&self, work: &Queues, upto: u64) -> Option<Wc> {
         let send = work.sq.only_below(upto)?;
         if !work.gates.sends || !work.signaled(send.flags) {
             return None;
@@ -397,13 +391,18 @@ impl Iwarp {
 
     /// See [`crate::qp::Qp::take_one_acked`].
     #[inline(always)]
-    pub fn take_one_acked(&mut self, work: &mut Queues, upto: u64) {
+    pub(super) fn take_one_acked(&mut self, work: &mut Queues, upto: u64) {
         (self.placed, self.acked) = (upto, upto);
         work.sq.drop_polled();
     }
 
     /// Whether to send request `seq`, refused for want of a receive, again.
-    pub fn on_not_ready<H: Host>(&mut self, work: &mut Queues, seq: u64, host: &mut H) -> bool {
+    pub(super) fn on_not_ready<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        seq: u64,
+        host: &mut H,
+    ) -> bool {
         let Some(position) = self.find(work, seq) else {
             return false;
         };
@@ -420,7 +419,13 @@ impl Iwarp {
         true
     }
 
-    pub fn on_refused<H: Host>(&mut self, work: &mut Queues, seq: u64, nak: Nak, host: &mut H) {
+    pub(super) fn on_refused<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        seq: u64,
+        nak: Nak,
+        host: &mut H,
+    ) {
         if work.attr.state == QpState::Err {
             return;
         }
@@ -432,7 +437,7 @@ impl Iwarp {
     }
 
     /// Places an answer.
-    pub fn on_response<H: Host>(
+    pub(super) fn on_response<H: Host>(
         &mut self,
         work: &mut Queues,
         unit: &Unit,

@@ -32,7 +32,7 @@ pub struct Responder {
 
 impl Iwarp {
     /// Places or executes a request.
-    pub fn on_request<H: Host>(
+    pub(super) fn on_request<H: Host>(
         &mut self,
         work: &mut Queues,
         meta: SegMeta,
@@ -59,7 +59,7 @@ impl Iwarp {
 
     /// Places a SEND that is one unit, the next expected and without options, as its link
     /// says: what carries it names neither its number nor what it is.
-    pub fn on_message<H: Host>(
+    pub(super) fn on_message<H: Host>(
         &mut self,
         work: &mut Queues,
         meta: SegMeta,
@@ -77,7 +77,7 @@ impl Iwarp {
     /// As [`Ulp::message`](crate::ulp::Ulp::message), where nothing is out of the ordinary: the
     /// shortest way to its completion. Returns false, with nothing done, where that must look.
     #[inline(always)]
-    pub fn receive_plain<H: Host>(
+    pub(super) fn receive_plain<H: Host>(
         &mut self,
         work: &mut Queues,
         body: Bytes<'_>,
@@ -97,7 +97,7 @@ impl Iwarp {
     /// The receive that a SEND without options, of `len` bytes, the next of its queue pair, can be
     /// placed into at once: its name and its only range. `None` where there is more to look at.
     #[inline(always)]
-    pub fn takes_message(&self, work: &Queues, len: u32) -> Option<(u64, Sge)> {
+    pub(super) fn takes_message(&self, work: &Queues, len: u32) -> Option<(u64, Sge)> {
         let (wr_id, range) = work.rq.front_range()?;
         // From one byte on. One of several ranges shows none that has room.
         let fits = len.wrapping_sub(1) < range.length;
@@ -108,7 +108,7 @@ impl Iwarp {
     /// Takes the receive that [`Iwarp::takes_message`] has shown, into which a message of `len`
     /// bytes was placed. Returns its completion.
     #[inline(always)]
-    pub fn took_message(&mut self, work: &mut Queues, wr_id: u64, len: u32) -> Wc {
+    pub(super) fn took_message(&mut self, work: &mut Queues, wr_id: u64, len: u32) -> Wc {
         work.rq.drop_range();
         self.responder.send_msn = self.responder.send_msn.wrapping_add(1);
         Wc {

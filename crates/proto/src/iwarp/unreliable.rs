@@ -15,7 +15,7 @@ use crate::unit::Unit;
 impl Iwarp {
     /// Request `seq` has been put where the peer will find it.
     #[inline]
-    pub fn handed_over<H: Host>(&mut self, work: &mut Queues, seq: u64, host: &mut H) {
+    pub(super) fn handed_over<H: Host>(&mut self, work: &mut Queues, seq: u64, host: &mut H) {
         if work.config.service == Service::Uc && work.direct {
             self.handed = seq + 1;
             self.requests_acked(work, seq + 1, host);
@@ -24,13 +24,13 @@ impl Iwarp {
 
     /// Whether what is complete here is not yet placed there: nothing may overtake it.
     #[inline]
-    pub fn trails(&self) -> bool {
+    pub(super) fn trails(&self) -> bool {
         self.handed > self.placed
     }
 
     /// Whether the work request at the cursor is the next to take effect at the peer.
     #[inline]
-    pub fn is_next(&self, work: &Queues) -> bool {
+    pub(super) fn is_next(&self, work: &Queues) -> bool {
         work.sq.at_front() && !self.trails()
     }
 

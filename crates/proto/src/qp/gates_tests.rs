@@ -1,9 +1,10 @@
 //! What the short ways take, and what they leave to the long ones.
 
 use super::tests::{KEY, PD, World, pair, pair_of, path_steps};
-use super::{PostError, Qp, QpConfig};
+use super::{PostError, Qp, QpConfig, TransportType};
 use crate::bytes::Bytes;
 use crate::host::Host;
+use crate::transports::with_transport;
 use crate::types::{QpAttr, QpAttrMask as M, QpCap, QpState, RecvWr, Service, Sge, WcStatus};
 
 const RANGE: Sge = Sge {
@@ -20,14 +21,17 @@ fn queue_pair(srq: bool, max_recv_sge: u32) -> Qp {
         max_recv_sge,
         max_inline_data: 0,
     };
-    Qp::new(QpConfig {
-        qpn: 1,
-        service: Service::Rc,
-        pd: PD,
-        cap,
-        sq_sig_all: false,
-        srq,
-    })
+    Qp::new(
+        TransportType::Iwarp,
+        QpConfig {
+            qpn: 1,
+            service: Service::Rc,
+            pd: PD,
+            cap,
+            sq_sig_all: false,
+            srq,
+        },
+    )
 }
 
 fn go_to(qp: &mut Qp, world: &mut World, state: QpState) {
@@ -85,7 +89,7 @@ fn messages_are_taken_the_short_way_where_nothing_is_out_of_the_ordinary() {
     assert_eq!(taken(&b.qp, 8), None, "no receive is posted");
     b.recv(1, &[(64, 8)]);
     assert_eq!(taken(&b.qp, 8), None, "it would be the first");
-    b.qp.work.note_established(&mut b.world);
+    with_transport!(&mut b.qp.0, |work, _| work.note_established(&mut b.world));
     assert_eq!(taken(&b.qp, 8), Some((1, RANGE)));
     assert_eq!(taken(&b.qp, 1), Some((1, RANGE)));
     assert_eq!((taken(&b.qp, 0), taken(&b.qp, 9)), (None, None));
@@ -102,9 +106,10 @@ fn messages_are_taken_the_short_way_where_nothing_is_out_of_the_ordinary() {
     assert_eq!(taken(&b.qp, 8), None, "two ranges");
     let wrong_key = Sge { lkey: 1, ..RANGE };
     assert!(b.qp.post_recv_range(3, wrong_key));
-    assert_eq!(b.qp.work.rq_used, 3);
+    let used = with_transport!(&b.qp.0, |work, _| work.rq_used);
+    assert_eq!(used, 3);
     let bytes = Bytes::from(&b"12345678"[..]);
-    b.qp.work.rq.pop();
+    with_transport!(&mut b.qp.0, |work, _| work.rq.pop());
     assert!(!b.qp.receive_plain(bytes, &mut b.world));
     assert_eq!(taken(&b.qp, 8), Some((3, wrong_key)), "nothing was done");
     go_to(&mut b.qp, &mut b.world, QpState::Err);
@@ -112,6 +117,7 @@ fn messages_are_taken_the_short_way_where_nothing_is_out_of_the_ordinary() {
     assert_eq!(b.world.recvs.len(), 2);
     let (_, mut unreliable) = pair_of(Service::Uc);
     unreliable.recv(1, &[(64, 8)]);
-    unreliable.qp.work.note_established(&mut unreliable.world);
+    with_transport!(&mut unreliable.qp.0, |work, _| work
+        .note_established(&mut unreliable.world));
     assert_eq!(taken(&unreliable.qp, 8), None);
 }

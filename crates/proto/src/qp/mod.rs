@@ -19,31 +19,34 @@ mod modify_tests;
 mod paced_tests;
 #[cfg(test)]
 mod plain_tests;
+mod rnr;
 mod short;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod transports_tests;
+#[cfg(test)]
 mod unreliable_tests;
 
 pub use crate::datagram::{Fate, Incoming, Outgoing};
-pub use crate::iwarp::{AtOnce, Content, Express, Target, rnr_time};
+pub use crate::transport::{AtOnce, Content, Express, Target};
+pub use crate::transports::TransportType;
 pub use crate::work::{AttrError, PLAIN_INLINE, PlainPayload, PlainSend, PostError, QpConfig};
+pub use rnr::rnr_time;
 
 use crate::bytes::{Bytes, BytesMut};
 use crate::datagram;
 use crate::host::{Host, Tally};
-use crate::iwarp::{Iwarp, Queues};
 use crate::time::Instant;
+use crate::transport::Transport;
+use crate::transports::{Transports, with_transport};
 use crate::types::{QpAttr, QpAttrMask, QpState, RecvWr, SendWr, Service, WcStatus};
 use crate::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use crate::unit::{Frame, Unit};
 
 /// A queue pair.
 #[derive(Debug)]
-pub struct Qp {
-    work: Queues,
-    transport: Iwarp,
-}
+pub struct Qp(Transports);
 
 /// A queue pair bound to its device for the length of a call: the upper layer of a link.
 #[derive(Debug)]
@@ -57,48 +60,45 @@ pub struct Bound<'a, H: Host> {
 impl Qp {
     /// A queue pair in the RESET state.
     #[must_use]
-    pub fn new(config: QpConfig) -> Self {
-        Qp {
-            work: Queues::new(config),
-            transport: Iwarp::default(),
-        }
+    pub fn new(transport: TransportType, config: QpConfig) -> Self {
+        Qp(Transports::new(transport, config))
     }
 
     /// Its number.
     #[must_use]
     pub fn qpn(&self) -> u32 {
-        self.work.config.qpn
+        with_transport!(&self.0, |work, _| work.config.qpn)
     }
 
     /// What it was created with.
     #[must_use]
     pub fn config(&self) -> &QpConfig {
-        &self.work.config
+        with_transport!(&self.0, |work, _| &work.config)
     }
 
     /// The service it gives.
     #[inline]
     #[must_use]
     pub fn service(&self) -> Service {
-        self.work.config.service
+        with_transport!(&self.0, |work, _| work.config.service)
     }
 
     /// Its state (`ibv_query_qp(3)`).
     #[must_use]
     pub fn state(&self) -> QpState {
-        self.work.attr.state
+        with_transport!(&self.0, |work, _| work.attr.state)
     }
 
     /// Its attributes as last modified (`ibv_query_qp(3)`).
     #[must_use]
     pub fn attr(&self) -> QpAttr {
-        self.work.attr()
+        with_transport!(&self.0, |work, _| work.attr())
     }
 
     /// Codes of the time-out and the retry count by which a link gives its peer up.
     #[must_use]
     pub fn patience(&self) -> (u8, u8) {
-        self.work.patience()
+        with_transport!(&self.0, |work, _| work.patience())
     }
 
     /// Checks a modification without carrying it out.
@@ -106,7 +106,7 @@ impl Qp {
     /// # Errors
     /// As [`Qp::modify`].
     pub fn check_modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), AttrError> {
-        self.work.check_modify(attr, mask)
+        with_transport!(&self.0, |work, _| work.check_modify(attr, mask))
     }
 
     /// Changes state and attributes (`ibv_modify_qp(3)`).
@@ -119,13 +119,20 @@ impl Qp {
         mask: QpAttrMask,
         host: &mut H,
     ) -> Result<(), AttrError> {
-        self.work.modify(attr, mask, host)?;
-        match self.work.attr.state {
-            QpState::Reset => self.transport = Iwarp::default(),
-            QpState::Err => self.transport.answers.drop_all(),
-            _ => {}
-        }
-        Ok(())
+        with_transport!(&mut self.0, |work, transport| {
+            work.modify(attr, mask, host)?;
+            match work.attr.state {
+                QpState::Reset => *transport = Default::default(),
+                QpState::Err => transport.forget_answers(),
+                _ => {}
+            }
+            Ok(())
+        })
+    }
+
+    /// Why its peer is about to be lost, as completions are to say it.
+    fn set_vendor_err(&mut self, why: u32) {
+        with_transport!(&mut self.0, |work, _| work.vendor_err = why);
     }
 
     /// Binds it to its device.
@@ -135,32 +142,34 @@ impl Qp {
 
     /// The device can't go on with it: it fails, whatever its service.
     pub fn fail<H: Host>(&mut self, host: &mut H) {
-        self.work.fail(host);
+        with_transport!(&mut self.0, |work, _| work.fail(host));
     }
 
     /// Whether it waits for something only the peer can do: worth finding out if the peer lives.
     #[must_use]
     pub fn expects_peer(&self) -> bool {
-        self.work.expects_peer()
+        with_transport!(&self.0, |work, _| work.expects_peer())
     }
 
     /// Whether anything it has been asked to send awaits the peer.
     #[must_use]
     pub fn expects_answer(&self) -> bool {
-        self.work.sq.in_flight() || self.transport.has_request(&self.work) || self.has_direct()
+        with_transport!(&self.0, |work, transport| {
+            work.sq.in_flight() || transport.has_next(work, Space::Request) || self.has_direct()
+        })
     }
 
     /// Whether the send queue holds anything that is not done.
     #[inline]
     #[must_use]
     pub fn has_sends(&self) -> bool {
-        !self.work.sq.is_empty()
+        with_transport!(&self.0, |work, _| !work.sq.is_empty())
     }
 
     /// A refusal found after its request had been acknowledged (an MR deregistered while its READ
     /// was being answered): the link must send it as for [`Verdict::Refused`].
     pub fn take_late_refusal(&mut self) -> Option<(u64, Nak)> {
-        self.transport.responder.late_refusal.take()
+        with_transport!(&mut self.0, |_, transport| transport.take_late_refusal())
     }
 
     /// Accepts a send work request (`ibv_post_send(3)`). In the error state it completes at once,
@@ -170,10 +179,12 @@ impl Qp {
     /// [`PostError::Full`], or [`PostError::Invalid`] before RTS, with too many entries or too
     /// many bytes.
     pub fn post_send<H: Host>(&mut self, wr: SendWr, host: &mut H) -> Result<(), PostError> {
-        let one_sided = wr.op.is_one_sided();
-        self.work.post_send(&self.transport, wr, host)?;
-        self.transport.posted(one_sided);
-        Ok(())
+        with_transport!(&mut self.0, |work, transport| {
+            let one_sided = wr.op.is_one_sided();
+            work.post_send(transport, wr, host)?;
+            transport.posted(one_sided);
+            Ok(())
+        })
     }
 
     /// Whether [`Qp::post_send`] would accept every one of `wrs`, posted one after the other
@@ -182,7 +193,7 @@ impl Qp {
     /// # Errors
     /// As [`Qp::post_send`].
     pub fn check_sends(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.work.check_sends(wrs)
+        with_transport!(&self.0, |work, _| work.check_sends(wrs))
     }
 
     /// Posts a work request that [`AtOnce::Failed`]: it completes so, and the queue pair fails.
@@ -195,7 +206,9 @@ impl Qp {
         status: WcStatus,
         host: &mut H,
     ) -> Result<(), PostError> {
-        self.work.post_failed(&self.transport, wr, status, host)
+        with_transport!(&mut self.0, |work, transport| {
+            work.post_failed(transport, wr, status, host)
+        })
     }
 
     /// Accepts a receive work request (`ibv_post_recv(3)`). In the error state it completes at
@@ -205,21 +218,21 @@ impl Qp {
     /// [`PostError::Full`], or [`PostError::Invalid`] in RESET, with an SRQ, or with too many
     /// entries.
     pub fn post_recv<H: Host>(&mut self, wr: RecvWr, host: &mut H) -> Result<(), PostError> {
-        self.work.post_recv(wr, host)
+        with_transport!(&mut self.0, |work, _| work.post_recv(wr, host))
     }
 
     /// Whether anything posted has not been sent whole.
     #[inline]
     #[must_use]
     pub fn has_unsent(&self) -> bool {
-        self.work.sq.has_unsent()
+        with_transport!(&self.0, |work, _| work.sq.has_unsent())
     }
 
     /// Work requests posted and not complete.
     #[inline]
     #[must_use]
     pub fn sends(&self) -> u64 {
-        self.work.sq.unsent() + self.work.sq.under_way()
+        with_transport!(&self.0, |work, _| work.sq.unsent() + work.sq.under_way())
     }
 
     /// Whether what is queued had better wait for more to share a datagram with: `under_way` or
@@ -227,30 +240,33 @@ impl Qp {
     /// unsent are fewer than `messages` and, by the newest's length, make less than `bytes`.
     #[must_use]
     pub fn may_gather(&self, under_way: u64, messages: u64, bytes: u64) -> bool {
-        let unsent = self.work.sq.unsent();
-        let newest = self.work.sq.newest_len();
-        self.work.attr.state == QpState::Rts
-            && self.work.sq.under_way() >= under_way
-            && unsent < messages
-            && unsent * u64::from(newest) < bytes
+        with_transport!(&self.0, |work, _| {
+            let unsent = work.sq.unsent();
+            let newest = work.sq.newest_len();
+            work.attr.state == QpState::Rts
+                && work.sq.under_way() >= under_way
+                && unsent < messages
+                && unsent * u64::from(newest) < bytes
+        })
     }
 
     /// Whether there is a unit to send now.
     #[must_use]
     pub fn has_segment(&self) -> bool {
-        self.transport.answers.is_due()
-            || self.transport.has_request(&self.work)
-            || self.has_direct()
+        with_transport!(&self.0, |work, transport| {
+            transport.has_next(work, Space::Response)
+                || transport.has_next(work, Space::Request)
+                || self.has_direct()
+        })
     }
 
     /// Whether the next unit of `space` has at most `len` bytes of payload.
     #[must_use]
     pub fn is_next_short(&self, space: Space, len: usize) -> bool {
-        let payload = match space {
-            Space::Request => self.transport.next_request_len(&self.work),
-            Space::Response => self.transport.answers.next_len(),
-        };
-        payload.is_some_and(|payload| payload as usize <= len)
+        with_transport!(&self.0, |work, transport| {
+            let payload = transport.next_len(work, space);
+            payload.is_some_and(|payload| payload as usize <= len)
+        })
     }
 
     /// Whether the next thing to send, and the last, is a message that one unit with `room` bytes
@@ -258,7 +274,9 @@ impl Qp {
     #[inline]
     #[must_use]
     pub fn is_last_whole(&self, room: u32) -> bool {
-        self.transport.is_last_whole(&self.work, room)
+        with_transport!(&self.0, |work, transport| {
+            transport.is_last_whole(work, room)
+        })
     }
 
     /// Takes the oldest send of a UD queue pair, writes its payload to `out`, and completes it.
@@ -268,33 +286,33 @@ impl Qp {
         out: &mut BytesMut<'_>,
         host: &mut H,
     ) -> Option<Outgoing> {
-        datagram::next(&mut self.work, out, host)
+        with_transport!(&mut self.0, |work, _| datagram::next(work, out, host))
     }
 
     /// Places a datagram that has come into the next receive. One that is longer is dropped and
     /// leaves the receive to the next (InfiniBand specification 9.9.3, class D faults): anybody may
     /// have sent it.
     pub fn take_datagram<H: Host>(&mut self, incoming: &Incoming<'_>, host: &mut H) -> Fate {
-        datagram::take(&mut self.work, incoming, host)
+        with_transport!(&mut self.0, |work, _| datagram::take(work, incoming, host))
     }
 
     /// Whether a limit is set on what it sends ([`Qp::set_paced`]).
     #[inline]
     #[must_use]
     pub fn is_paced(&self) -> bool {
-        self.work.is_paced()
+        with_transport!(&self.0, |work, _| work.is_paced())
     }
 
     /// A limit is set from now on: what is not begun waits until [`Qp::admit`] lets it through.
     /// Or none is.
     pub fn set_paced(&mut self, paced: bool) {
-        self.work.set_paced(paced);
+        with_transport!(&mut self.0, |work, _| work.set_paced(paced));
     }
 
     /// Lets work requests through, the oldest first, as long as `take` does, which is asked for the
     /// bytes of each.
     pub fn admit(&mut self, take: impl FnMut(u32) -> bool) {
-        self.work.admit(take);
+        with_transport!(&mut self.0, |work, _| work.admit(take))
     }
 
     /// Whether a work request waits for the end of accesses by a key that it has withdrawn:
@@ -302,72 +320,61 @@ impl Qp {
     #[inline]
     #[must_use]
     pub fn is_withdrawing(&self) -> bool {
-        self.work.is_withdrawing()
+        with_transport!(&self.0, |work, _| work.is_withdrawing())
     }
 
     /// Completes the work request that withdraws a key, if the accesses by it have ended, and
     /// carries out what follows it.
     pub fn look_at_withdrawal<H: Host>(&mut self, host: &mut H) {
-        self.work.look_at_withdrawal(&self.transport, host);
+        with_transport!(&mut self.0, |work, transport| {
+            work.look_at_withdrawal(transport, host)
+        });
     }
 }
 
 impl<H: Host> Bound<'_, H> {
-    /// Transport, work queues and device.
-    #[inline(always)]
-    fn parts(&mut self) -> (&mut Iwarp, &mut Queues, &mut H) {
-        (&mut self.qp.transport, &mut self.qp.work, self.host)
-    }
-
     /// As [`Ulp::next`], for a request that is known to be whole ([`Qp::is_last_whole`]).
     pub fn next_whole(&mut self, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
-        let (transport, work, host) = self.parts();
-        let next = transport.next_whole(work, seq, frame, host)?;
-        transport.handed_over(work, seq, host);
-        Some(next)
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            transport.next_whole(work, seq, frame, host)
+        })
     }
 }
 
 impl<H: Host> Ulp for Bound<'_, H> {
     fn has_next(&self, space: Space) -> bool {
-        match space {
-            Space::Request => self.qp.transport.has_request(&self.qp.work),
-            Space::Response => self.qp.transport.answers.is_due(),
-        }
+        with_transport!(&self.qp.0, |work, transport| {
+            transport.has_next(work, space)
+        })
     }
 
     fn next(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
-        let (transport, work, host) = self.parts();
-        match space {
-            Space::Request => {
-                let next = transport.next_request(work, seq, frame, host)?;
-                transport.handed_over(work, seq, host);
-                Some(next)
-            }
-            Space::Response => transport.next_response(work, seq, frame, host),
-        }
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            transport.next(work, (space, seq), frame, host)
+        })
     }
 
     #[inline]
     fn next_alike(&mut self, space: Space, seq: u64, body: BytesMut<'_>) -> bool {
-        let (transport, work, host) = self.parts();
-        match space {
-            Space::Request => transport.next_alike(work, seq, body, host),
-            Space::Response => transport.next_answer_alike(work, body, host),
-        }
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            transport.next_alike(work, (space, seq), body, host)
+        })
     }
 
     fn again(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
-        let (transport, work, host) = self.parts();
-        match space {
-            Space::Request => transport.request_again(work, seq, frame, host),
-            Space::Response => transport.response_again(work, seq, frame, host),
-        }
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            transport.again(work, (space, seq), frame, host)
+        })
     }
 
     fn can_repeat(&self, seq: u64) -> bool {
-        let Qp { work, transport } = &*self.qp;
-        transport.can_repeat(work, seq, self.host)
+        with_transport!(&self.qp.0, |work, transport| {
+            transport.can_repeat(work, seq, &*self.host)
+        })
     }
 
     fn receive(
@@ -378,43 +385,46 @@ impl<H: Host> Ulp for Bound<'_, H> {
         payload: Bytes<'_>,
         in_order: bool,
     ) -> Verdict {
-        let (transport, work, host) = self.parts();
-        match space {
-            Space::Request => transport.on_request(work, meta, unit, payload, in_order, host),
-            Space::Response => transport.on_response(work, unit, payload, host),
-        }
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            match space {
+                Space::Request => transport.on_request(work, meta, unit, payload, in_order, host),
+                Space::Response => transport.on_response(work, unit, payload, host),
+            }
+        })
     }
 
     #[inline(always)]
     fn acked(&mut self, space: Space, upto: u64) {
-        let (transport, work, host) = self.parts();
-        match space {
-            Space::Request => {
-                transport.placed = upto;
-                transport.requests_acked(work, upto, host);
-            }
-            Space::Response => transport.answers.acked(upto),
-        }
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            transport.acked(work, space, upto, host);
+        });
     }
 
     fn not_ready(&mut self, seq: u64, timer: u8, now: Instant) -> Option<Instant> {
-        let (transport, work, host) = self.parts();
-        transport
-            .on_not_ready(work, seq, host)
-            .then(|| now + rnr_time(timer))
+        let host = &mut *self.host;
+        let again = with_transport!(&mut self.qp.0, |work, transport| {
+            transport.on_not_ready(work, seq, host)
+        });
+        again.then(|| now + rnr_time(timer))
     }
 
     fn refused(&mut self, seq: u64, nak: Nak) {
-        let (transport, work, host) = self.parts();
-        transport.on_refused(work, seq, nak, host);
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            transport.on_refused(work, seq, nak, host);
+        });
     }
 
     fn other_version(&mut self, theirs: u8, ours: u8) {
-        self.qp.work.vendor_err = crate::types::other_version(theirs, ours);
+        self.qp
+            .set_vendor_err(crate::types::other_version(theirs, ours));
     }
 
     fn not_secured(&mut self, why: u8) {
-        self.qp.work.vendor_err = crate::types::VENDOR_ERR_SECURE | u32::from(why);
+        self.qp
+            .set_vendor_err(crate::types::VENDOR_ERR_SECURE | u32::from(why));
     }
 
     fn expects_answer(&self) -> bool {
@@ -422,7 +432,7 @@ impl<H: Host> Ulp for Bound<'_, H> {
     }
 
     fn is_failed(&self) -> bool {
-        self.qp.work.attr.state == QpState::Err
+        self.qp.state() == QpState::Err
     }
 
     fn is_next_short(&self, space: Space, len: usize) -> bool {
@@ -439,8 +449,10 @@ impl<H: Host> Ulp for Bound<'_, H> {
 
     #[inline]
     fn message(&mut self, meta: SegMeta, payload: Bytes<'_>) -> Verdict {
-        let (transport, work, host) = self.parts();
-        transport.on_message(work, meta, payload, host)
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            transport.on_message(work, meta, payload, host)
+        })
     }
 
     #[inline(always)]
@@ -464,6 +476,7 @@ impl<H: Host> Ulp for Bound<'_, H> {
     }
 
     fn lost(&mut self) {
-        self.qp.work.on_lost(self.host);
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, _| work.on_lost(host));
     }
 }

@@ -96,7 +96,7 @@ fn the_short_ways_decline_while_a_limit_is_set() {
     // Receiving goes on as it was.
     b.qp.set_paced(true);
     b.recv(1, &[(64, 8)]);
-    b.qp.work.note_established(&mut b.world);
+    with_transport!(&mut b.qp.0, |work, _| work.note_established(&mut b.world));
     assert!(b.qp.takes_message(8).is_some());
     a.qp.set_paced(false);
     assert_eq!(ways(&a), [true; 3]);

@@ -19,7 +19,7 @@ pub(super) struct End {
 }
 
 impl End {
-    fn new(service: Service, qpn: u32, fill: u8) -> Self {
+    fn new(transport: TransportType, service: Service, qpn: u32, fill: u8) -> Self {
         let cap = QpCap {
             max_send_wr: 16,
             max_recv_wr: 16,
@@ -27,14 +27,15 @@ impl End {
             max_recv_sge: 4,
             max_inline_data: 64,
         };
-        let mut qp = Qp::new(QpConfig {
+        let config = QpConfig {
             service,
             qpn,
             pd: PD,
             cap,
             sq_sig_all: false,
             srq: false,
-        });
+        };
+        let mut qp = Qp::new(transport, config);
         let mut world = World::new(fill);
         connect(&mut qp, &mut world);
         End {
@@ -42,6 +43,14 @@ impl End {
             world,
             sent: [0; 2],
         }
+    }
+
+    /// Takes it through RESET to where it was.
+    pub(super) fn reset(&mut self) {
+        let reset = QpAttr::default();
+        self.qp.modify(&reset, M::STATE, &mut self.world).unwrap();
+        connect(&mut self.qp, &mut self.world);
+        self.sent = [0; 2];
     }
 
     pub(super) fn send(&mut self, op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) {
@@ -217,7 +226,13 @@ pub(super) fn pair() -> (End, End) {
 }
 
 pub(super) fn pair_of(service: Service) -> (End, End) {
-    (End::new(service, 1, 0xaa), End::new(service, 2, 0xbb))
+    let end = |qpn, fill| End::new(TransportType::Iwarp, service, qpn, fill);
+    (end(1, 0xaa), end(2, 0xbb))
+}
+
+pub(super) fn pair_over(transport: TransportType) -> (End, End) {
+    let end = |qpn, fill| End::new(transport, Service::Rc, qpn, fill);
+    (end(1, 0xaa), end(2, 0xbb))
 }
 
 pub(super) const SIGNALED: SendFlags = SendFlags::SIGNALED;

@@ -1,11 +1,11 @@
 //! The order of completions: work requests of the send queue complete one after the other, as they
 //! were posted, and those behind one that has failed are flushed.
 
-use super::{Transport, WorkQueues};
+use super::{Numbering, WorkQueues};
 use crate::host::{Completions, Host};
 use crate::types::{QpEvent, QpState, SendFlags, Service, Wc, WcFlags, WcOpcode, WcStatus};
 
-impl<T: Transport> WorkQueues<T> {
+impl<T: Numbering> WorkQueues<T> {
     /// Completes the oldest work requests while they are done.
     #[inline(always)]
     pub fn retire<H: Host>(&mut self, transport: &T, host: &mut H) {

@@ -1,6 +1,6 @@
 //! What the short ways look at, instead of all that it follows from.
 
-use super::{Transport, WorkQueues};
+use super::{Numbering, WorkQueues};
 use crate::types::{QpState, Service, Sge};
 
 /// Kept in step with the state by [`WorkQueues::set_state`].
@@ -20,7 +20,7 @@ pub struct Gates {
     pub receives: u32,
 }
 
-impl<T: Transport> WorkQueues<T> {
+impl<T: Numbering> WorkQueues<T> {
     /// The program has polled a completion of the send queue: its work request, and the unsignaled
     /// ones before it, leave the queue. `places` is what the device was told with that
     /// ([`crate::host::Completions`]).

@@ -4,11 +4,11 @@
 //! that withdraws a key is complete when no peer is in the middle of an access by it; until then it
 //! keeps its place, and what is behind it is not started.
 
-use super::{Transport, WorkQueues};
+use super::{Numbering, WorkQueues};
 use crate::host::{Host, Via};
 use crate::types::{Payload, QpState, SendOp, SendWr, WcStatus};
 
-impl<T: Transport> WorkQueues<T> {
+impl<T: Numbering> WorkQueues<T> {
     /// Carries out those whose turn it is, as they are posted: the link is not asked.
     #[inline]
     pub fn run_local<H: Host>(&mut self, transport: &T, host: &mut H) {

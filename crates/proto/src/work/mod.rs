@@ -2,8 +2,8 @@
 //!
 //! [`WorkQueues`] has the states of `ibv_modify_qp(3)`, the send queue and the receive queue, the
 //! checks of what is posted, the order of completions, flushing and errors. It knows nothing of
-//! what peers say to each other: a [`Transport`] carries out what is posted, keeps its own part of
-//! each work request with it, and says which are done.
+//! what peers say to each other: a transport carries out what is posted, keeps its own part of each
+//! work request with it, and says which are done ([`Numbering`]).
 
 mod completions;
 mod gates;
@@ -25,6 +25,8 @@ pub use plain::{INLINE_WORDS, PLAIN_INLINE, PlainPayload, PlainSend};
 pub use receives::capacity;
 pub use segments::{gather, scatter};
 pub use sendq::{Entry, SendQueue};
+
+use core::fmt;
 
 use crate::host::{Host, Via};
 use crate::types::{
@@ -62,10 +64,10 @@ pub enum PostError {
     Invalid,
 }
 
-/// What carries out the work of the send queue.
+/// What the work queues ask of the transport that carries out the work of the send queue.
 ///
 /// It numbers what it sends; the numbers grow, and mean nothing to the work queues.
-pub trait Transport {
+pub trait Numbering {
     /// What it keeps with each work request.
     type Part: Part;
 
@@ -81,14 +83,14 @@ pub trait Transport {
 }
 
 /// A transport's part of a work request of the send queue; by default that of one just posted.
-pub trait Part: Default {
+pub trait Part: Default + fmt::Debug {
     /// Whether any of it has been sent.
     fn is_begun(&self) -> bool;
 }
 
 /// The work queues of a queue pair.
 #[derive(Debug)]
-pub struct WorkQueues<T: Transport> {
+pub struct WorkQueues<T: Numbering> {
     pub config: QpConfig,
     /// State and attributes, changed through [`WorkQueues::modify`] and by errors.
     pub attr: QpAttr,
@@ -119,7 +121,7 @@ pub struct WorkQueues<T: Transport> {
     pub vendor_err: u32,
 }
 
-impl<T: Transport> WorkQueues<T> {
+impl<T: Numbering> WorkQueues<T> {
     /// Those of a queue pair in the RESET state.
     pub fn new(config: QpConfig) -> Self {
         WorkQueues {

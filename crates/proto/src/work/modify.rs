@@ -3,7 +3,7 @@
 
 use causeway_identity::QPN_MASK;
 
-use super::{Transport, WorkQueues};
+use super::{Numbering, WorkQueues};
 use crate::host::Host;
 use crate::types::{MAX_RATE_LIMIT, MAX_RD_ATOMIC, QpAttr, QpAttrMask as M, QpState, Service};
 
@@ -134,7 +134,7 @@ fn rule_rc(from: QpState, to: QpState) -> Option<(M, M)> {
     })
 }
 
-impl<T: Transport> WorkQueues<T> {
+impl<T: Numbering> WorkQueues<T> {
     /// From which state to which a modification leads. Of a queue pair that fell from RTR it is
     /// what the program means: its peer might as well have ended a moment later.
     fn transition(&self, attr: &QpAttr, mask: M) -> (QpState, QpState) {

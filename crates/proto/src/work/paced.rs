@@ -4,10 +4,10 @@
 //! the device knows ([`crate::pace`]).
 
 use super::sendq::UNLIMITED;
-use super::{Part, Transport, WorkQueues};
+use super::{Numbering, Part, WorkQueues};
 use crate::types::QpState;
 
-impl<T: Transport> WorkQueues<T> {
+impl<T: Numbering> WorkQueues<T> {
     /// Whether a limit is set: work requests start when [`WorkQueues::admit`] has let them through.
     #[inline]
     pub fn is_paced(&self) -> bool {

@@ -1,10 +1,10 @@
 //! The receives that messages are placed into, of the queue pair's own queue or of an SRQ.
 
-use super::{Transport, WorkQueues};
+use super::{Numbering, WorkQueues};
 use crate::host::Host;
 use crate::types::{QpEvent, QpState, RecvWr, Service, Sge, WcStatus};
 
-impl<T: Transport> WorkQueues<T> {
+impl<T: Numbering> WorkQueues<T> {
     /// The first request of the peer has been carried out.
     #[inline]
     pub fn note_established<H: Host>(&mut self, host: &mut H) {

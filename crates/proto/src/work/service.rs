@@ -1,7 +1,7 @@
 //! What the services promise: reliable connections (RC), unreliable ones (UC), datagrams (UD).
 
 use super::local::carry_out;
-use super::{Transport, WorkQueues};
+use super::{Numbering, WorkQueues};
 use crate::host::Host;
 use crate::types::{QpEvent, QpState, SendOp, Service, WcStatus};
 
@@ -9,7 +9,7 @@ use crate::types::{QpEvent, QpState, SendOp, Service, WcStatus};
 /// connection: these have none. Then it drops what it has.
 const PATIENCE: (u8, u8) = (14, 7);
 
-impl<T: Transport> WorkQueues<T> {
+impl<T: Numbering> WorkQueues<T> {
     /// Codes of the time-out and the retry count by which a link gives its peer up.
     pub fn patience(&self) -> (u8, u8) {
         match self.config.service {

@@ -22,7 +22,7 @@ impl Part for Number {
     }
 }
 
-impl Transport for Numbers {
+impl Numbering for Numbers {
     type Part = Number;
 
     fn is_done(&self, entry: &Entry<Number>) -> bool {
