@@ -158,6 +158,32 @@ fn a_segment_that_is_long_in_coming_keeps_nobody_from_registering() {
 }
 
 #[test]
+fn a_segment_that_comes_too_late_is_given_back() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    broker.next("create_segment", Manner::Late);
+    let op = a.write_to(&b, 64);
+    let turn = || {
+        a.post(1, op, 64).unwrap();
+        a.complete(1);
+    };
+    until("a try", || {
+        turn();
+        broker.calls("create_segment") > 0
+    });
+    // It is told, as soon as its region is not about to move any more.
+    let _ = b.mr.rkey();
+    broker.release();
+    broker.await_calls("destroy_segment", 1);
+    until("another try", || {
+        turn();
+        broker.calls("create_segment") > 1
+    });
+    write_until_asked(&broker, &a, &b, 1);
+    assert_eq!(broker.with_tables(|tables| tables.segments.len()), 1);
+}
+
+#[test]
 fn a_device_is_closed_while_a_request_hangs() {
     let broker = Broker::start();
     let (a, b) = connected(&broker);
