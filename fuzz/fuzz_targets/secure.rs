@@ -4,5 +4,7 @@
 mod harness;
 #[path = "../harness/nobody.rs"]
 mod nobody;
+#[path = "../harness/variants.rs"]
+mod variants;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| harness::run(data));

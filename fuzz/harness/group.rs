@@ -8,6 +8,8 @@ use causeway_proto::group::{
 };
 use causeway_wire::group::{GROUP_HEADER_LEN, GROUP_OVERHEAD, fuzz_group};
 
+use crate::variants::variants;
+
 const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
 const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const QPN: u32 = 0x1001;
@@ -45,22 +47,6 @@ fn member() -> (Receivers, Vec<Vec<u8>>) {
         heard.push(datagram);
     }
     (receivers, heard)
-}
-
-/// `data` as it is, and as changes to something that was heard.
-fn variants(data: &[u8], heard: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut sent = vec![data.to_vec()];
-    if let [which, changes @ ..] = data {
-        let mut changed = heard[usize::from(*which) % heard.len()].clone();
-        for change in changes.chunks_exact(3) {
-            let at = usize::from(u16::from_be_bytes([change[0], change[1]])) % changed.len();
-            changed[at] ^= change[2];
-        }
-        sent.push(changed.clone());
-        changed.truncate(changes.len());
-        sent.push(changed);
-    }
-    sent
 }
 
 /// Sends `data` as it is, and as changes to what was heard: nothing is opened, and what a member

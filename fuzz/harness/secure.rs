@@ -10,6 +10,7 @@ use causeway_sim::broker::{Broker, fixed_keys};
 use causeway_wire::secure::{Handshake, OVERHEAD, SEALED_HEADER_LEN, fuzz_secure, is_handshake};
 
 use crate::nobody::Nobody;
+use crate::variants::variants;
 
 const NOW: Instant = Instant(1);
 
@@ -137,22 +138,6 @@ fn run_datagrams(data: &[u8]) {
         side.seal(&ud_peer(1), &mut datagram),
         "the association is gone"
     );
-}
-
-/// `data` as it is, and as changes to something that was heard.
-fn variants(data: &[u8], heard: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut sent = vec![data.to_vec()];
-    if let [which, changes @ ..] = data {
-        let mut changed = heard[usize::from(*which) % heard.len()].clone();
-        for change in changes.chunks_exact(3) {
-            let at = usize::from(u16::from_be_bytes([change[0], change[1]])) % changed.len();
-            changed[at] ^= change[2];
-        }
-        sent.push(changed.clone());
-        changed.truncate(changes.len());
-        sent.push(changed);
-    }
-    sent
 }
 
 /// Sends `data` as it is, and as changes to what was heard: neither reaches anything.

@@ -24,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock;
 use crate::errno::Errno;
-use crate::peer_end::End;
+use crate::peer_news::{End, PeerNews};
 use crate::shared::Shared;
 use crate::sharing::Sharing;
 use crate::state::State;
@@ -137,26 +137,29 @@ impl Shared {
     /// Takes an event, which does not concern shared memory. Returns whether there may be something
     /// to do for threads that make progress.
     fn take_event(&self, event: Event) -> bool {
-        match event {
+        let (qpn, generation, news) = match event {
             Event::PeerDead {
                 local_qpn,
                 generation,
-            } => self.on_peer_ended(local_qpn, generation, End::Killed),
+            } => (local_qpn, generation, PeerNews::Ended(End::Killed)),
             Event::PeerExited {
                 local_qpn,
                 generation,
-            } => self.on_peer_ended(local_qpn, generation, End::Exited),
+            } => (local_qpn, generation, PeerNews::Ended(End::Exited)),
             Event::PeerJoined {
                 local_qpn,
                 generation,
-            } => return self.on_peer_joined(local_qpn, generation),
-            Event::LimitsChanged => self.follow_limits(),
+            } => (local_qpn, generation, PeerNews::Joined),
+            Event::LimitsChanged => {
+                self.follow_limits();
+                return true;
+            }
             other => {
                 self.take_quiet_event(other);
                 return false;
             }
-        }
-        true
+        };
+        self.take_peer_news(qpn, generation, news)
     }
 
     /// Events that leave nothing to do for threads that make progress.
@@ -178,26 +181,5 @@ impl Shared {
             // The ring itself says that a peer has left; the others are taken already.
             _ => {}
         }
-    }
-
-    /// Returns whether the peer owes an answer already: from now on somebody looks for how long.
-    fn on_peer_joined(&self, qpn: u32, generation: u64) -> bool {
-        let (_, mut state) = self.engines.lock(qpn);
-        let Some(mut entry) = state.qp(qpn) else {
-            return false;
-        };
-        let Some((qp, ring)) = entry.ring() else {
-            return false;
-        };
-        if ring.generation() != generation {
-            return false;
-        }
-        ring.peer_joined();
-        let owes = qp.expects_answer();
-        drop(entry);
-        if owes {
-            state.unanswered.store(true, Ordering::Relaxed);
-        }
-        owes
     }
 }

@@ -18,9 +18,10 @@ use crate::handlers::{self, Handled};
 /// call.
 const ASKED_PER_LOOK: u32 = 16;
 
-/// A queue whose descriptor, an eventfd, is readable if and only if the queue holds an event:
-/// programs poll it, make it non-blocking and nest it in epoll. Each event is written to it, so
-/// that edge-triggered epoll hears of each (epoll(7)); what empties the queue reads them all.
+/// A queue whose descriptor, an eventfd, is readable if and only if the queue holds an event, or a
+/// handler has failed since it was last found empty: programs poll it, make it non-blocking and
+/// nest it in epoll. Each event is written to it, so that edge-triggered epoll hears of each
+/// (epoll(7)); what empties the queue reads them all.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: Owned,
@@ -34,10 +35,13 @@ pub(crate) struct EventQueue<T> {
     handler: Handler,
 }
 
+/// What is done about events; an error is for the thread that watches the descriptor to find.
+pub(crate) type Handle = Box<dyn Fn() -> Result<(), Errno> + Send + Sync>;
+
 /// What is done about an event.
 #[derive(Default)]
 struct Handler {
-    run: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+    run: Mutex<Option<Handle>>,
     is_set: AtomicBool,
 }
 
@@ -93,14 +97,14 @@ impl<T> EventQueue<T> {
 
     pub fn pop(&self) -> Option<T> {
         let mut queue = self.queue.lock();
-        let event = queue.events.pop_front()?;
+        let event = queue.events.pop_front();
         self.show(&mut queue);
-        Some(event)
+        event
     }
 
     /// Sets what the helper thread does about an event, or nothing. The former one does not run any
     /// more when this returns.
-    pub fn set_handler(&self, handler: Option<Box<dyn Fn() + Send + Sync>>) {
+    pub fn set_handler(&self, handler: Option<Handle>) {
         let mut run = self.handler.run.lock();
         self.handler
             .is_set
@@ -192,14 +196,17 @@ impl EventQueue<usize> {
 }
 
 impl Handled for EventQueue<usize> {
-    /// A thread that watches the descriptor hears of what is left afterwards.
+    /// A thread that watches the descriptor hears of what is left afterwards, and of a failure.
     fn handle(&self) {
-        if let Some(run) = &*self.handler.run.lock() {
-            run();
-        }
+        let outcome = self.handler.run.lock().as_ref().map_or(Ok(()), |run| run());
         let mut queue = self.queue.lock();
         queue.handled = false;
         self.show(&mut queue);
+        if outcome.is_err() && !queue.raised {
+            // It may have taken the event, and nothing else is to come.
+            let _ = self.fd.signal();
+            queue.raised = true;
+        }
     }
 }
 
@@ -216,7 +223,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, epoll, poll};
     use std::os::fd::OwnedFd;
 
-    fn readable(queue: &EventQueue<u32>) -> bool {
+    fn readable<T>(queue: &EventQueue<T>) -> bool {
         let mut fds = [PollFd::new(queue, PollFlags::IN)];
         let none = rustix::event::Timespec {
             tv_sec: 0,
@@ -239,6 +246,28 @@ mod tests {
         queue.push(3);
         assert_eq!(queue.remove(|e| *e == 3), 1);
         assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn a_handler_that_fails_wakes_who_watches() {
+        let queue = Arc::new(EventQueue::<usize>::new().unwrap());
+        // It has taken the event: nobody else hears of that.
+        let run = |outcome: Result<(), Errno>| {
+            let taken = Arc::downgrade(&queue);
+            let handler = move || {
+                assert_eq!(taken.upgrade().unwrap().pop(), Some(7));
+                outcome
+            };
+            queue.set_handler(Some(Box::new(handler)));
+            handlers::run_after(|| assert!(queue.announce(7)));
+            readable(&queue)
+        };
+        assert!(!run(Ok(())));
+        assert!(run(Err(Errno(libc::EIO))), "who is to hear of it sleeps");
+        assert_eq!(queue.pop(), None);
+        assert!(!readable(&queue), "it has been told of");
+        assert!(run(Err(Errno(libc::EIO))));
+        assert!(!run(Ok(())), "what came next was taken");
     }
 
     /// How often a watcher by edge-triggered epoll is woken, asked after each step.

@@ -11,7 +11,7 @@ use causeway_proto::Instant;
 use causeway_proto::types::Wc;
 use parking_lot::{Condvar, Mutex};
 
-use crate::channel::EventQueue;
+use crate::channel::{EventQueue, Handle};
 use crate::clock::{self, Now};
 use crate::completion_queue::{CompletionQueue, CqInit, Waiting};
 use crate::context::Context;
@@ -139,10 +139,12 @@ impl CompChannel {
     /// Has the helper thread call `handler` about events of its own progress, for who only passes
     /// on what arrives; it takes and arms as who sleeps on the descriptor would, which does not
     /// block. No lock of the device's is held, and nothing arrives meanwhile, so it may wait for
-    /// nothing but those. What it leaves makes the descriptor readable. The former handler does not
-    /// run any more when this returns: so a handler must not call this, nor anything that does, and
-    /// neither may who holds what the handler waits for.
-    pub fn set_handler(&self, handler: Option<Box<dyn Fn() + Send + Sync>>) {
+    /// nothing but those. What it leaves makes the descriptor readable, and so does its failure,
+    /// until [`CompChannel::get_event`] has nothing to take: it may have taken the last event, and
+    /// says by means of its own what it met. The former handler does not run any more when this
+    /// returns: so a handler must not call this, nor anything that does, and neither may who holds
+    /// what the handler waits for.
+    pub fn set_handler(&self, handler: Option<Handle>) {
         self.queue.set_handler(handler);
     }
 

@@ -5,7 +5,7 @@
 //! ([`CompChannel::set_handler`](crate::CompChannel::set_handler)), which the helper calls once its
 //! pass over the engines has ended and it holds no lock. What other threads of the program announce
 //! makes the descriptor readable as ever, or once a handler that is about to run has ended; so does
-//! what the handler leaves.
+//! what the handler leaves, and its failure.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -70,6 +70,7 @@ mod pace;
 mod pd;
 mod pds;
 mod peer_end;
+mod peer_news;
 mod peers;
 mod populate;
 mod populated;

@@ -1,10 +1,13 @@
-//! The end of a process, and of queue pairs with it: those of its peers, and its own; and what is
-//! left of them when the device fails.
+//! The end of a process, and of queue pairs with it: those of its peers, and its own; what else the
+//! broker tells of peers; and what is left of queue pairs when the device fails.
+
+use std::sync::atomic::Ordering;
 
 use causeway_proto::trp::Reason;
 use causeway_proto::ulp::Ulp;
 
 use crate::clock::{self, Now};
+use crate::peer_news::{EarlyNews, End, PeerNews};
 use crate::qp_entry::{Link, QpEntry};
 use crate::shared::Shared;
 use crate::state::State;
@@ -13,20 +16,43 @@ use crate::state::State;
 /// more.
 const LAST_PASSES: u32 = 1 << 10;
 
-/// How it ended, as the broker says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// By a signal, or nobody knows: the queue pair fails at once, which a NIC could not know.
-    Killed,
-    /// It has exited: as with a NIC, the queue pair stays as it is until a request fails.
-    Exited,
-}
-
 impl Shared {
+    /// The broker tells of the peer on the ring of a queue pair. Returns whether there may be
+    /// something to do for threads that make progress.
+    pub(crate) fn take_peer_news(&self, qpn: u32, generation: u64, news: PeerNews) -> bool {
+        let (_, mut state) = self.engines.lock(qpn);
+        if let Some(mut entry) = state.qp(qpn)
+            && matches!(entry.link, Link::None)
+        {
+            entry.early = Some(EarlyNews { generation, news });
+            return false;
+        }
+        self.heed_peer_news(&mut state, qpn, generation, news)
+    }
+
+    /// A queue pair has its link, and hears what the broker has told of the peer meanwhile.
+    pub(crate) fn link_up(&self, state: &mut State, qpn: u32) {
+        state.link_up(qpn);
+        let early = state.qp(qpn).and_then(|mut entry| entry.early.take());
+        if let Some(EarlyNews { generation, news }) = early
+            && self.heed_peer_news(state, qpn, generation, news)
+        {
+            self.wake_watchers();
+        }
+    }
+
+    fn heed_peer_news(&self, state: &mut State, qpn: u32, generation: u64, news: PeerNews) -> bool {
+        match news {
+            PeerNews::Joined => state.on_peer_joined(qpn, generation),
+            PeerNews::Ended(end) => {
+                self.on_peer_ended(state, qpn, generation, end);
+                true
+            }
+        }
+    }
+
     /// The process that the ring of a queue pair leads to has ended.
-    pub(crate) fn on_peer_ended(&self, qpn: u32, generation: u64, end: End) {
-        let (_, mut guard) = self.engines.lock(qpn);
-        let state = &mut *guard;
+    fn on_peer_ended(&self, state: &mut State, qpn: u32, generation: u64, end: End) {
         let now = Now::default();
         tracing::info!(qpn, ?end, "the peer's process has ended");
         // What the peer wrote before it ended counts.
@@ -62,6 +88,27 @@ impl Shared {
 }
 
 impl State {
+    /// The peer has joined the ring of a queue pair. Returns whether it owes an answer already:
+    /// from now on somebody looks for how long.
+    fn on_peer_joined(&mut self, qpn: u32, generation: u64) -> bool {
+        let Some(mut entry) = self.qp(qpn) else {
+            return false;
+        };
+        let Some((qp, ring)) = entry.ring() else {
+            return false;
+        };
+        if ring.generation() != generation {
+            return false;
+        }
+        ring.peer_joined();
+        let owes = qp.expects_answer();
+        drop(entry);
+        if owes {
+            self.unanswered.store(true, Ordering::Relaxed);
+        }
+        owes
+    }
+
     /// Tells peers elsewhere that the queue pairs have ended: for a program that ends without
     /// destroying them. Peers on this host are told by the broker.
     pub fn leave_all(&mut self) {

@@ -309,7 +309,7 @@ impl Qp {
         }
         drop(held);
         if linked {
-            state.link_up(self.qpn);
+            shared.link_up(state, self.qpn);
         }
         match target {
             // A side that ends a connection has seen all that it received acknowledged: the peer's

@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::gid;
 use crate::limited::Limits;
 use crate::pace::Pace;
+use crate::peer_news::EarlyNews;
 use crate::poster::{PostCounts, Poster};
 use crate::qps::{Numbered, Table};
 use crate::released::Seen;
@@ -89,6 +90,8 @@ pub(crate) struct QpEntry {
     wakes: Option<Instant>,
     /// By which time it is listed among the engine's timers.
     pub listed: Listed,
+    /// What the broker has told of the peer on a ring that is not its link yet.
+    pub early: Option<EarlyNews>,
     /// What polls had freed of its queues when that was last taken into account.
     released: Seen,
     /// What who posts reaches by this queue pair's lock alone.
@@ -171,6 +174,7 @@ impl QpEntry {
             pace: Pace::default(),
             wakes: None,
             listed: Listed::default(),
+            early: None,
         }
     }
 

@@ -5,8 +5,8 @@
 //! may write, or those that they may only read. Nothing is moved before a queue pair of the domain
 //! is connected to a peer on this host; then what is registered, and from then on what will be.
 //!
-//! Locks are taken in this order: a region's own, the domains, an engine's state. An engine's
-//! state is never held while memory is moved or the broker asked.
+//! Locks are taken in this order: a region's own, the domains, an engine's state. Neither an
+//! engine's state nor the domains are held while memory is moved or the broker asked.
 
 mod accesses;
 mod registration;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use causeway_memory::{Mappings, Moved, Mover, Store, Unmovable};
 use causeway_proto::types::Access;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::clock;
 use crate::fork;
@@ -42,6 +42,8 @@ struct Domain {
     exposed: bool,
     /// Where regions that peers may only read, and those they may write, are moved to.
     stores: [Option<Arc<Store>>; 2],
+    /// The broker is being asked for such a segment, without the lock.
+    asked: [bool; 2],
     /// Segments of before, in which regions may be yet.
     former: Vec<u64>,
     /// Its regions with remote access, by key.
@@ -55,9 +57,14 @@ pub(crate) struct Sharing {
     mover: OnceLock<Mover>,
     mappings: OnceLock<Option<Mappings>>,
     domains: Mutex<HashMap<u32, Domain>>,
+    /// The broker has answered who asked for a segment.
+    answered: Condvar,
     /// Held while a segment is given up for another.
     renewing: Mutex<()>,
 }
+
+/// Those by their numbers, locked.
+type Domains<'a> = MutexGuard<'a, HashMap<u32, Domain>>;
 
 /// Whether peers may write a region.
 fn is_writable(access: Access) -> bool {
@@ -72,6 +79,7 @@ impl Sharing {
             mover: OnceLock::new(),
             mappings: OnceLock::new(),
             domains: Mutex::default(),
+            answered: Condvar::new(),
             renewing: Mutex::default(),
         }
     }
@@ -332,19 +340,58 @@ impl Sharing {
         }
     }
 
-    /// The segment for a region, and whether only peers inside the trust boundary get it.
+    /// The segment for a region, and whether only peers inside the trust boundary get it. `None` if
+    /// the broker gives none.
     fn store(&self, pd: u32, writable: bool) -> Option<(Arc<Store>, bool)> {
+        let which = usize::from(writable);
         let mut domains = self.domains.lock();
-        let domain = domains.get_mut(&pd)?;
-        let inside = !domain.exposed;
-        let slot = &mut domain.stores[usize::from(writable)];
-        if slot.is_none() {
-            let control = &self.shared.control;
-            let (id, fd) = control.create_segment(pd, writable, inside).ok()?;
-            causeway_fault::point("segment.created");
-            *slot = Some(Arc::new(Store::new(fd, id)));
+        let mut waited = false;
+        loop {
+            let domain = domains.get_mut(&pd)?;
+            let inside = !domain.exposed;
+            if let Some(store) = &domain.stores[which] {
+                return Some((Arc::clone(store), inside));
+            }
+            if domain.asked[which] {
+                self.answered.wait(&mut domains);
+                waited = true;
+            } else if waited {
+                // What another thread was refused is not asked for again at once.
+                return None;
+            } else {
+                self.ask(&mut domains, pd, writable)?;
+            }
         }
-        slot.clone().map(|store| (store, inside))
+    }
+
+    /// Asks the broker for a segment, which becomes the domain's. The lock is given up for so long:
+    /// an answer may take seconds, and others register and connect meanwhile.
+    fn ask(&self, domains: &mut Domains<'_>, pd: u32, writable: bool) -> Option<()> {
+        let which = usize::from(writable);
+        let control = &self.shared.control;
+        let store = loop {
+            let Some(domain) = domains.get_mut(&pd) else {
+                break None;
+            };
+            domain.asked[which] = true;
+            let inside = !domain.exposed;
+            let create = || control.create_segment(pd, writable, inside);
+            let Ok((id, fd)) = MutexGuard::unlocked(domains, create) else {
+                break None;
+            };
+            causeway_fault::point("segment.created");
+            let domain = domains.get(&pd);
+            if domain.is_some_and(|domain| domain.exposed != inside) {
+                break Some(Arc::new(Store::new(fd, id)));
+            }
+            // A peer outside the boundary was connected meanwhile: this is of the wrong kind.
+            MutexGuard::unlocked(domains, || _ = control.destroy_segment(id));
+        };
+        self.answered.notify_all();
+        let domain = domains.get_mut(&pd)?;
+        domain.asked[which] = false;
+        domain.stores[which] = store;
+        domain.stores[which].as_ref().map(|_| ())
     }
 
     /// Moves everything in a segment to another: a peer outside the trust boundary holds a

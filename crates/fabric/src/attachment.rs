@@ -20,10 +20,12 @@ use crate::fds::own_pid_namespace;
 use crate::introduction::{Introduction, introduce};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::news::{EndpointLimits, sort_events};
+use crate::remoting::decode_body;
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
-    AttachRequest, BrokerStub, ConnectBody, Leave, PeerChange, PeerEvent, SysfsRequest, WirePref,
+    AttachRequest, BrokerStub, ConnectBody, Leave, PeerChange, PeerEvent, SERVICE, SegmentReply,
+    SegmentRequest, SysfsRequest, WirePref,
 };
 use crate::slots::{present_slot, report};
 use crate::wakeup::Wakeup;
@@ -350,6 +352,7 @@ impl Attachment {
         let Some(control) = state.control.as_mut() else {
             return;
         };
+        give_back(control);
         let news = sort_events(control);
         let gone = control.is_gone();
         state.absorb_stale(news.stale);
@@ -500,6 +503,19 @@ impl State {
                 generation,
             },
         });
+    }
+}
+
+/// Gives back the segments that came after who wanted them had stopped waiting.
+fn give_back(control: &mut Control) {
+    for late in control.take_late() {
+        if (late.service, late.method) == (SERVICE, "create_segment")
+            && let Ok(SegmentReply { segment }) = decode_body(&late.body)
+        {
+            let request = SegmentRequest { segment };
+            // Without a broker nobody keeps it.
+            let _ = BrokerStub(&mut control.one_way()).destroy_segment(&request, &[]);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The client's end of a control connection: calls, and events that arrive between and during
 //! them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -87,6 +87,22 @@ pub struct RawEvent {
 /// A reply: header, body, descriptors.
 type Reply = (Header, Vec<u8>, Vec<OwnedFd>);
 
+/// Most calls that are remembered after they have timed out. The broker answers one after the
+/// other, so what an older one got is told before.
+const TIMED_OUT_MAX: usize = 64;
+
+/// A reply to a call that had timed out, and was granted all the same: the caller has not what it
+/// names, and the broker keeps that for it until it is given back.
+#[derive(Debug)]
+pub struct LateReply {
+    /// The service that was called.
+    pub service: u16,
+    /// Its method.
+    pub method: &'static str,
+    /// What the method answers, to be decoded by the client of the service.
+    pub body: Vec<u8>,
+}
+
 /// A connection to the broker: what the services' stubs call over.
 #[derive(Debug)]
 pub struct Control {
@@ -94,6 +110,9 @@ pub struct Control {
     last_request: u32,
     gone: bool,
     events: VecDeque<RawEvent>,
+    /// The calls that have timed out, by request: service and method.
+    timed_out: BTreeMap<u32, (u16, &'static str)>,
+    late: Vec<LateReply>,
 }
 
 impl Control {
@@ -103,6 +122,8 @@ impl Control {
             last_request: 0,
             gone: false,
             events: VecDeque::new(),
+            timed_out: BTreeMap::new(),
+            late: Vec::new(),
         }
     }
 
@@ -138,6 +159,30 @@ impl Control {
         std::mem::take(&mut self.events)
     }
 
+    /// Takes the replies that came too late.
+    pub(crate) fn take_late(&mut self) -> Vec<LateReply> {
+        std::mem::take(&mut self.late)
+    }
+
+    #[cold]
+    fn note_timed_out(&mut self, service: u16, method: &'static str) {
+        self.timed_out.insert(self.last_request, (service, method));
+        if self.timed_out.len() > TIMED_OUT_MAX {
+            self.timed_out.pop_first();
+        }
+    }
+
+    fn note_late(&mut self, (header, body, _): Reply) {
+        let call = self.timed_out.remove(&header.request);
+        if let Some((service, method)) = call.filter(|_| header.status == 0) {
+            self.late.push(LateReply {
+                service,
+                method,
+                body,
+            });
+        }
+    }
+
     /// The broker broke the protocol: nothing that follows is understood.
     pub(crate) fn give_up(&mut self) {
         self.gone = true;
@@ -150,7 +195,11 @@ impl Control {
             match self.channel.receive() {
                 Err(Errno::AGAIN) => return,
                 // Nobody waits for a reply now: one that comes was given up by its caller.
-                Ok(received) => drop(self.accept(received)),
+                Ok(received) => {
+                    if let Ok(Some(reply)) = self.accept(received) {
+                        self.note_late(reply);
+                    }
+                }
                 Err(_) => self.gone = true,
             }
         }
@@ -247,8 +296,8 @@ impl Control {
                         return Err(refused("the connection", reply.0.status));
                     }
                     Some(reply) if reply.0.request == self.last_request => return Ok(reply),
-                    // The late reply to a call that timed out.
-                    _ => {}
+                    Some(reply) => self.note_late(reply),
+                    None => {}
                 },
             }
         }
@@ -311,8 +360,12 @@ impl Call for Control {
         self.transmit(&header.encode(&body), fds, by)?;
         causeway_fault::point("call.sent");
         // It takes the broker a while: looking before would be a system call for nothing.
-        wait_readable(&self.channel, by).map_err(|_| Error::Timeout)?;
-        let (reply, body, fds) = self.await_reply(by)?;
+        let waited = wait_readable(&self.channel, by).map_err(|_| Error::Timeout);
+        let outcome = waited.and_then(|()| self.await_reply(by));
+        if matches!(outcome, Err(Error::Timeout)) {
+            self.note_timed_out(service, method.name);
+        }
+        let (reply, body, fds) = outcome?;
         causeway_fault::point("call.answered");
         match reply.status {
             0 => Ok((body, fds)),
@@ -377,6 +430,26 @@ mod tests {
         assert_eq!((event.service, event.number), (SERVICE, 1));
         assert_eq!(event.body, b"news");
         assert!(!control.is_gone());
+    }
+
+    #[test]
+    fn what_a_call_that_timed_out_got_is_told_once() {
+        let (mut control, broker) = pair();
+        assert!(matches!(status(&mut control), Err(Error::Timeout)));
+        say(&broker, Kind::Reply, 1, 0, b"what it got");
+        say(&broker, Kind::Reply, 1, 0, b"again");
+        say(&broker, Kind::Reply, 77, 0, b"nobody's");
+        control.drain();
+        let late = control.take_late().pop().unwrap();
+        assert_eq!((late.service, late.method), (SERVICE, "status"));
+        assert_eq!(late.body, b"what it got");
+        assert!(control.take_late().is_empty());
+        // A refusal has left nothing, also where the next call finds it.
+        assert!(matches!(status(&mut control), Err(Error::Timeout)));
+        say(&broker, Kind::Reply, 2, Errno::BUSY.raw_os_error(), &[]);
+        say(&broker, Kind::Reply, 3, Errno::PERM.raw_os_error(), &[]);
+        assert!(matches!(status(&mut control), Err(Error::Refused { .. })));
+        assert!(control.take_late().is_empty());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use causeway_shm::{Life, LifeTable, Segment};
 use rustix::io::Errno;
 
 use crate::attachment::own_comm;
-use crate::control::{Control, RawEvent};
+use crate::control::{Control, LateReply, RawEvent};
 use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, REATTACH_INTERVAL};
 use crate::remoting::Malformed;
@@ -36,6 +36,10 @@ pub trait Registry {
     /// # Errors
     /// [`Malformed`] if it can't be understood: the broker is left.
     fn absorb(&mut self, event: RawEvent) -> std::result::Result<(), Malformed>;
+
+    /// Gives back what a call got that had timed out: the broker keeps it for this session, and
+    /// nobody here knows of it. A service that hands out nothing has nothing to do.
+    fn give_back(&mut self, _broker: &mut Control, _late: &LateReply) {}
 
     /// Takes note that the broker is gone, or still is.
     fn broker_gone(&mut self);
@@ -328,6 +332,9 @@ impl<B: Registry> Session<B> {
                 .all(|event| registry.absorb(event).is_ok())
             {
                 open.give_up();
+            }
+            for late in open.take_late() {
+                registry.give_back(open, &late);
             }
         }
         if let Some(gone) = control.take_if(|control| control.is_gone()) {

@@ -140,28 +140,32 @@ impl Link {
     }
 
     /// Takes an event of the channel, and the triggers that have come: the connections that they
-    /// name. A SEND of another length is none. Without an event there is nothing.
-    ///
-    /// # Errors
-    /// The device's: the connection is of no use any more.
-    pub fn triggers(&self) -> Result<Vec<u32>, Errno> {
+    /// name. A SEND of another length is none. Without an event there is nothing. With an error of
+    /// the device's the connection is of no use any more; the triggers taken before it are to be
+    /// delivered still, since they were acknowledged.
+    pub fn triggers(&self) -> (Vec<u32>, Result<(), Errno>) {
+        let mut named = Vec::new();
+        let outcome = self.take_triggers(&mut named);
+        (named, outcome)
+    }
+
+    fn take_triggers(&self, named: &mut Vec<u32>) -> Result<(), Errno> {
         match self.channel.get_event(Allowed::NO) {
             Ok(_) => self.cq.ack_events(1),
             // The device's other thread has taken it.
-            Err(Errno(libc::EAGAIN)) => return Ok(Vec::new()),
+            Err(Errno(libc::EAGAIN)) => return Ok(()),
             Err(why) => return Err(why),
         }
         self.cq.req_notify(false)?;
         let Some(own) = self.qp.as_ref().map(|qp| qp.qpn()) else {
-            return Ok(Vec::new());
+            return Ok(());
         };
         let (_, received) = self.take(own)?;
-        let mut named = Vec::with_capacity(received.len());
-        for (place, trigger) in received {
-            named.extend(trigger);
+        named.extend(received.iter().filter_map(|(_, trigger)| *trigger));
+        for (place, _) in received {
             self.receive_at(place)?;
         }
-        Ok(named)
+        Ok(())
     }
 
     /// Takes a portion of completions: how many, and of those of SENDs to the queue pair `own` the

@@ -22,6 +22,11 @@ fn main() -> ExitCode {
         eprintln!("causeway-noded: cannot give up privileges: {errno}");
         return ExitCode::FAILURE;
     }
+    // It rings doorbells of processes that it does not trust. Before there are threads.
+    if let Err(error) = causeway_shm::bound_signals() {
+        eprintln!("causeway-noded: cannot take SIGURG: {error}");
+        return ExitCode::FAILURE;
+    }
     match server::run(&options) {
         Ok(never) => match never {},
         Err(Failure::Listen(at, why)) if why.kind() == ErrorKind::AddrInUse => {

@@ -38,8 +38,8 @@ pub(crate) struct Way {
 pub(crate) struct Inbound {
     pub link: Link,
     pub interrupts: BTreeMap<u32, Interrupt>,
-    /// Why the handler could not take triggers. It leaves the next that is announced, which wakes
-    /// the thread of the connection, and that ends it.
+    /// Why the handler could not take triggers: its failure wakes the thread of the connection,
+    /// and that ends it.
     failed: Option<DeviceErrno>,
 }
 
@@ -87,16 +87,18 @@ impl Drop for Triggers {
 }
 
 /// The handler. It may not wait: what it leaves is announced to the thread of the connection.
-fn deliver_if_free(inbound: &Weak<Mutex<Inbound>>) {
+fn deliver_if_free(inbound: &Weak<Mutex<Inbound>>) -> Result<(), DeviceErrno> {
     let Some(inbound) = inbound.upgrade() else {
-        return;
+        return Ok(());
     };
     let mut inbound = match inbound.try_lock() {
         Ok(inbound) => inbound,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return,
+        Err(TryLockError::WouldBlock) => return Ok(()),
     };
-    inbound.failed = inbound.deliver().err();
+    let outcome = inbound.deliver();
+    inbound.failed = outcome.err();
+    outcome
 }
 
 impl Inbound {
@@ -106,10 +108,11 @@ impl Inbound {
     /// The device's: the connection is of no use any more.
     pub fn deliver(&mut self) -> Result<(), DeviceErrno> {
         self.check()?;
-        for connection in self.link.triggers()? {
+        let (named, outcome) = self.link.triggers();
+        for connection in named {
             self.trigger(connection);
         }
-        Ok(())
+        outcome
     }
 
     /// Whether triggers can be taken still.

@@ -9,6 +9,7 @@
 //! library closes nothing any more ([`is_lost`]): what other descriptors stand for is not known of
 //! each. The libraries are linked so that their every close(2) asks (`compat/close.c`).
 
+mod bounded;
 pub mod signal;
 
 use std::io;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::Errno;
 
+pub use bounded::bound_signals;
 pub use signal::{check_unnamed, drain, signal};
 
 /// What a descriptor stands for: the device and inode of its file. Eventfds, epoll's descriptors

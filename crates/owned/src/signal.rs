@@ -11,8 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+
+use crate::bounded::write_one;
 
 /// Requests at a time that the context is asked to have room for. The kernel makes it room for
 /// several for each processor; each is complete before its call returns.
@@ -23,6 +26,11 @@ const PREAD: u16 = 0;
 const RESFD: u32 = 1;
 /// What the kernel writes to the beginning of a context's ring (`fs/aio.c`).
 const RING_MAGIC: u32 = 0xa10a_10a1;
+/// A look that does not wait.
+const NO_TIME: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 /// Bits of a file's mode that say of what kind it is.
 const KIND: u32 = libc::S_IFMT;
 
@@ -98,8 +106,9 @@ fn make_context(in_place_of: usize) -> usize {
 /// do; safe from several threads.
 ///
 /// Where the kernel has no asynchronous I/O, or a sandbox refuses it, this is write(2) to what has
-/// been looked at just before: that may block, if another holder wants it to. A child made by
-/// fork(2) has a context of its own from its first signal on.
+/// been looked at just before: that may block, if another holder fills the counter in between; for
+/// a millisecond in a program that has called [`crate::bound_signals`]. A child made by fork(2) has
+/// a context of its own from its first signal on.
 ///
 /// # Errors
 /// `EBADF` if this is no eventfd, or none any more.
@@ -211,11 +220,23 @@ fn drain_plain(bell: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
+/// Whether an eventfd's counter is not full, so that a write of one would not block now.
+fn has_room(bell: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(bell, PollFlags::OUT)];
+    retry_on_intr(|| poll(&mut fds, Some(&NO_TIME)))?;
+    Ok(fds[0].revents().contains(PollFlags::OUT))
+}
+
+/// By write(2), which blocks only where somebody fills the counter after the look.
 fn signal_plain(bell: BorrowedFd<'_>) -> io::Result<()> {
     check_unnamed(bell)?;
-    match rustix::io::write(bell, &1u64.to_ne_bytes()) {
-        // EAGAIN: the counter is full, so it is readable already.
-        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+    if !has_room(bell)? {
+        return Ok(());
+    }
+    match write_one(bell) {
+        // The counter is full, so it is readable already: also where a signal has ended a write
+        // that waited for room.
+        Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -223,7 +244,7 @@ fn signal_plain(bell: BorrowedFd<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+    use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::process::{PidfdFlags, WaitOptions, waitpid};
 
@@ -304,6 +325,17 @@ mod tests {
             signal(bell.as_fd()).unwrap();
         }
         assert!(count(&bell) >= u64::MAX - 1);
+    }
+
+    #[test]
+    fn a_full_counter_holds_up_no_plain_write() {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let child = in_child(|| {
+            rustix::io::write(&bell, &(u64::MAX - 2).to_ne_bytes()).is_ok()
+                && (0..3).all(|_| signal_plain(bell.as_fd()).is_ok())
+        });
+        assert_eq!(child, Some(0), "it waits until somebody reads");
+        assert_eq!(count(&bell), u64::MAX - 1);
     }
 
     #[test]

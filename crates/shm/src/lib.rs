@@ -44,7 +44,7 @@ pub mod trace;
 #[cfg(not(any(loom, shuttle)))]
 pub use arena::{Arena, Window};
 #[cfg(not(any(loom, shuttle)))]
-pub use causeway_owned::{drain, signal};
+pub use causeway_owned::{bound_signals, drain, signal};
 pub use doorbell::{Bell, Doorbell};
 pub use final_acks::{FINAL_ACKS_BYTES, FinalAck, FinalAckTable};
 pub use inbox::{Inbox, Slots};

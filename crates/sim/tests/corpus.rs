@@ -15,6 +15,8 @@ mod script;
 mod secure;
 #[path = "../../../fuzz/harness/tampering.rs"]
 mod tampering;
+#[path = "../../../fuzz/harness/variants.rs"]
+mod variants;
 
 use causeway_sim::rng::Rng;
 use causeway_wire::group::{GROUP_HEADER_LEN, GROUP_OVERHEAD, GroupHeader};

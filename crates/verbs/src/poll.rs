@@ -55,6 +55,12 @@ unsafe fn take_word(
             return take_behind_message(dev, held, max, wc);
         }
     }
+    end_with_one(held)
+}
+
+/// A poll that has found one completion looks for no other. Returns how many.
+#[inline(always)]
+fn end_with_one(held: Held<'_>) -> c_int {
     let place = held.release();
     match place.count_call() {
         false => 1,
@@ -134,15 +140,11 @@ unsafe fn take_ack(
             return take_ack_slowly(dev, held, ring, max, wc);
         }
     }
-    let place = held.release();
     if max > 1 {
         // SAFETY: the caller's promise.
-        return unsafe { note_ack(dev, place, max, wc) };
+        return unsafe { note_ack(dev, held.release(), max, wc) };
     }
-    match place.count_call() {
-        false => 1,
-        true => note_time(place),
-    }
+    end_with_one(held)
 }
 
 /// A poll of several completions has taken an acknowledgment. Returns how many it finds.

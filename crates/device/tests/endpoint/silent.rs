@@ -9,11 +9,12 @@ use causeway_cancel::Allowed;
 use causeway_device::{AsyncEvent, CompChannel, EventType};
 use causeway_fabric::limits::CALL_TIMEOUT;
 use causeway_fabric::services::PeerChange;
+use causeway_identity::Access;
 use causeway_proto::types::{QpState, SendOp, WcStatus};
 
 use crate::broker::{Broker, Manner, until};
 use crate::memory::write_until_asked;
-use crate::side::{Side, connect, connected, exchange};
+use crate::side::{MEMORY, Side, connect, connected, exchange};
 
 /// Longer than a thread takes that the machine lets run, and less than a call to the broker may.
 const SOON: Duration = Duration::from_secs(4);
@@ -130,6 +131,56 @@ fn news_that_come_while_a_request_hangs_are_heard_after_it() {
     broker.release();
     until("the end", || c.state() == QpState::Err);
     exchange(&a, &b, 2);
+}
+
+#[test]
+fn a_segment_that_is_long_in_coming_keeps_nobody_from_registering() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    broker.next("create_segment", Manner::Late);
+    // Asked for once: its key is not told while the region is being moved.
+    let op = a.write_to(&b, 64);
+    until("a try", || {
+        a.post(1, op, 64).unwrap();
+        a.complete(1);
+        broker.calls("create_segment") > 0
+    });
+    let begun = Instant::now();
+    let (pd, memory) = (b.context.alloc_pd().unwrap(), b.memory.addr());
+    let access = (Access::LOCAL_WRITE | Access::REMOTE).bits();
+    let other = pd.reg_mr(memory, MEMORY, memory as u64, access).unwrap();
+    other.dereg().unwrap();
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_eq!(broker.calls("reserve"), 0, "it is waited for still");
+    broker.release();
+    write_until_asked(&broker, &a, &b, 1);
+    assert_eq!(broker.calls("create_segment"), 1);
+}
+
+#[test]
+fn a_segment_that_comes_too_late_is_given_back() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    broker.next("create_segment", Manner::Late);
+    let op = a.write_to(&b, 64);
+    let turn = || {
+        a.post(1, op, 64).unwrap();
+        a.complete(1);
+    };
+    until("a try", || {
+        turn();
+        broker.calls("create_segment") > 0
+    });
+    // It is told, as soon as its region is not about to move any more.
+    let _ = b.mr.rkey();
+    broker.release();
+    broker.await_calls("destroy_segment", 1);
+    until("another try", || {
+        turn();
+        broker.calls("create_segment") > 1
+    });
+    write_until_asked(&broker, &a, &b, 1);
+    assert_eq!(broker.with_tables(|tables| tables.segments.len()), 1);
 }
 
 #[test]

@@ -85,12 +85,13 @@ fn the_helper_calls_the_handler_of_a_channel_and_the_descriptor_tells_of_what_th
         cq.poll(8, |wc, _| taken.push(wc.wr_id)).unwrap();
         let thread = std::thread::current().name().map(str::to_owned);
         ends.send((taken, thread)).unwrap();
+        Ok(())
     })));
     b.post(1, SendOp::Send, 0).unwrap();
     let helper = Some("causeway".to_owned());
     assert_eq!(ended.recv_timeout(LONG), Ok((vec![1], helper)));
     assert!(!is_readable_within(&channel, Duration::ZERO));
-    channel.set_handler(Some(Box::new(|| ())));
+    channel.set_handler(Some(Box::new(|| Ok(()))));
     b.post(2, SendOp::Send, 0).unwrap();
     assert!(
         is_readable_within(&channel, LONG),

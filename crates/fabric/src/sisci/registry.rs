@@ -6,15 +6,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use super::lendable::LendableCells;
-use crate::control::{Control, RawEvent};
+use crate::control::{Control, LateReply, RawEvent};
 use crate::error::{Error, Result};
-use crate::remoting::{Malformed, decode_body};
+use crate::remoting::{Call, Malformed, decode_body};
 use crate::services::session::LifeBody;
 use crate::services::sisci::{
-    Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentRequest,
-    ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply, InterruptReply,
-    JoinRequest, LendCellRequest, LocalChange, LocalEvent, LocalSegmentReply, MappedRequest,
-    NodeInfo, RemoteChange, RemoteEvent, RestoreConnectionRequest,
+    Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentReply,
+    ConnectSegmentRequest, ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply,
+    InterruptReply, JoinRequest, LendCellRequest, LocalChange, LocalEvent, LocalSegmentReply,
+    MappedRequest, NodeInfo, RemoteChange, RemoteEvent, RemoveRequest, RestoreConnectionRequest,
     RestoreInterruptConnectionRequest, RestoreInterruptRequest, RestoreSegmentRequest, SERVICE,
     SisciStub,
 };
@@ -436,11 +436,120 @@ impl session::Registry for Registry {
         Ok(())
     }
 
+    fn give_back(&mut self, broker: &mut Control, late: &LateReply) {
+        if late.service == SERVICE {
+            // A body that means nothing names nothing; and without a broker nothing is kept.
+            let _ = give_back(&mut SisciStub(&mut broker.one_way()), late);
+        }
+    }
+
     fn broker_gone(&mut self) {
         self.events.push_back(Event::BrokerGone);
     }
 
     fn has_news(&self) -> bool {
         !self.events.is_empty()
+    }
+}
+
+/// Tells the broker that what a call got is not wanted any more.
+fn give_back<C: Call>(broker: &mut SisciStub<'_, C>, late: &LateReply) -> Result<()> {
+    let remove = |handle| RemoveRequest {
+        handle,
+        force: true,
+    };
+    match late.method {
+        "create_segment" | "attach_segment" => {
+            let reply: LocalSegmentReply = decode_body(&late.body)?;
+            broker.remove_segment(&remove(reply.segment), &[])?;
+        }
+        "create_interrupt" => {
+            let reply: InterruptReply = decode_body(&late.body)?;
+            broker.remove_interrupt(&remove(reply.interrupt), &[])?;
+        }
+        "connect_segment" => {
+            let ConnectSegmentReply { connection, .. } = decode_body(&late.body)?;
+            broker.disconnect_segment(&ConnectionHandle { connection }, &[])?;
+        }
+        "connect_interrupt" => {
+            let ConnectSegmentReply { connection, .. } = decode_body(&late.body)?;
+            broker.disconnect_interrupt(&ConnectionHandle { connection }, &[])?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+    use crate::remoting::{Method, encode_body};
+
+    /// What is called, with the body.
+    #[derive(Default)]
+    struct Calls(Vec<(&'static str, Vec<u8>)>);
+
+    impl Call for Calls {
+        fn call(
+            &mut self,
+            _: u16,
+            method: &Method,
+            body: Vec<u8>,
+            _: &[BorrowedFd<'_>],
+        ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+            self.0.push((method.name, body));
+            Ok((Vec::new(), Vec::new()))
+        }
+    }
+
+    #[test]
+    fn what_comes_too_late_is_given_back() {
+        let segment = encode_body(&LocalSegmentReply {
+            segment: 7,
+            ..LocalSegmentReply::default()
+        });
+        let interrupt = encode_body(&InterruptReply {
+            interrupt: 7,
+            number: 1,
+        });
+        let connection = encode_body(&ConnectSegmentReply {
+            connection: 7,
+            ready: true,
+        });
+        let remove = encode_body(&RemoveRequest {
+            handle: 7,
+            force: true,
+        });
+        let handle = encode_body(&ConnectionHandle { connection: 7 });
+        for (method, body, undone, by) in [
+            ("create_segment", &segment, "remove_segment", &remove),
+            ("attach_segment", &segment, "remove_segment", &remove),
+            ("create_interrupt", &interrupt, "remove_interrupt", &remove),
+            (
+                "connect_segment",
+                &connection,
+                "disconnect_segment",
+                &handle,
+            ),
+            (
+                "connect_interrupt",
+                &connection,
+                "disconnect_interrupt",
+                &handle,
+            ),
+        ] {
+            let known = crate::services::sisci::METHODS;
+            assert!(known.iter().any(|known| known.name == method), "{method}");
+            let late = LateReply {
+                service: SERVICE,
+                method,
+                body: body.clone(),
+            };
+            let mut calls = Calls::default();
+            give_back(&mut SisciStub(&mut calls), &late).unwrap();
+            assert_eq!(calls.0, [(undone, by.clone())]);
+        }
     }
 }
