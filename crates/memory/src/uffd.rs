@@ -340,6 +340,8 @@ impl Uffd {
         match causeway_owned::read_words(self.fd.as_fd(), words) {
             Ok(()) => {}
             Err(Errno::BADF) => return Err(Errno::BADF),
+            // A file that is not to be read so.
+            Err(_) if !self.is_intact() => return Err(Errno::BADF),
             // Before Linux 6.10, or in a sandbox.
             Err(_) => self.read_plain(buffer)?,
         }
