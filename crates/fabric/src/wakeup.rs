@@ -97,8 +97,6 @@ impl Wakeup {
 
     /// Whether a delay has passed since the last question.
     pub(crate) fn take_retry(&self) -> bool {
-        let mut count = [0u8; 8];
-        let retry = self.retry.check();
-        retry.is_ok_and(|retry| rustix::io::read(retry, &mut count).is_ok())
+        self.retry.drain().unwrap_or(false)
     }
 }

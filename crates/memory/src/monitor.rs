@@ -41,6 +41,8 @@ pub(crate) fn run(shared: &Shared) {
         // A thread whose call is told of goes on when that is read.
         reading();
         let Ok(messages) = shared.lift.read(&mut lifting) else {
+            // Or callers would wait for that each time.
+            has_read();
             break;
         };
         // The mover wakes threads that it stops.
@@ -48,6 +50,7 @@ pub(crate) fn run(shared: &Shared) {
             table.lifted.happened(message.event());
         }
         let Ok(messages) = shared.events.read(&mut buffer) else {
+            has_read();
             break;
         };
         let mut stop = false;

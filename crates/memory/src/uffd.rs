@@ -50,25 +50,27 @@ pub(crate) enum Event {
     Other,
 }
 
-/// `struct uffd_msg`: the argument's three words are read according to the event.
-#[repr(C)]
+/// `struct uffd_msg`: the event in its first byte, and the argument's three words, which are read
+/// according to that.
+#[repr(transparent)]
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Message {
-    event: u8,
-    reserved: [u8; 7],
-    words: [u64; 3],
-}
+pub(crate) struct Message([u64; 4]);
 
 impl Message {
+    /// 0 of none.
+    fn kind(&self) -> u8 {
+        self.0[0].to_ne_bytes()[0]
+    }
+
     pub fn event(&self) -> Event {
         const FAULT: u8 = 0x12;
         const REMAP: u8 = 0x14;
         const REMOVE: u8 = 0x15;
         const UNMAP: u8 = 0x16;
         const FLAG_MINOR: u64 = 1 << 2;
-        let [a, b, c] = self.words;
+        let [_, a, b, c] = self.0;
         let span = Span::new(a as usize, b as usize);
-        match self.event {
+        match self.kind() {
             FAULT => Event::Fault {
                 page: b as usize & !(PAGE - 1),
                 minor: a & FLAG_MINOR != 0,
@@ -330,14 +332,37 @@ impl Uffd {
         if !self.is_intact() {
             return Err(Errno::BADF);
         }
+        // SAFETY: a message is four words, transparently.
+        let words = unsafe {
+            let count = size_of_val(buffer) / size_of::<u64>();
+            std::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast::<u64>(), count)
+        };
+        match causeway_owned::read_words(self.fd.as_fd(), words) {
+            Ok(()) => {}
+            Err(Errno::BADF) => return Err(Errno::BADF),
+            // A file that is not to be read so.
+            Err(_) if !self.is_intact() => return Err(Errno::BADF),
+            // Before Linux 6.10, or in a sandbox.
+            Err(_) => self.read_plain(buffer)?,
+        }
+        let count = buffer.iter().take_while(|m| m.kind() != 0).count();
+        // Another thread may have closed it since, and what was read be a file's.
+        if count > 0 && !self.is_intact() {
+            return Err(Errno::BADF);
+        }
+        Ok(&buffer[..count])
+    }
+
+    #[cold]
+    fn read_plain(&self, buffer: &mut [Message]) -> Result<(), Errno> {
+        buffer.fill(Message::default());
         // SAFETY: the buffer is valid for that many bytes, and a message is plain words.
         let ret = unsafe {
             let bytes = std::mem::size_of_val(buffer);
             libc::syscall(libc::SYS_read, self.as_raw_fd(), buffer.as_mut_ptr(), bytes)
         };
         match check(ret as libc::c_int) {
-            Ok(bytes) => Ok(&buffer[..bytes as usize / size_of::<Message>()]),
-            Err(Errno::INTR | Errno::AGAIN) => Ok(&[]),
+            Ok(_) | Err(Errno::INTR | Errno::AGAIN) => Ok(()),
             Err(error) => Err(error),
         }
     }

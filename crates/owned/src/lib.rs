@@ -3,13 +3,16 @@
 //! A program that becomes a daemon closes every descriptor that it does not know, and opens others
 //! under their numbers. Nothing of a library may be read from those, or written to them, and they
 //! must not be closed. So each descriptor is kept with what it stood for ([`Owned`]), and looked at
-//! before it is used; eventfds are signalled by a call that reaches nothing else ([`signal()`]).
+//! before it is used; eventfds are signalled and drained by calls that reach nothing else
+//! ([`signal()`], [`drain()`]).
 //!
 //! Once one of them is found to be closed, or the *sentinel*, a descriptor that nobody uses, the
 //! library closes nothing any more ([`is_lost`]): what other descriptors stand for is not known of
 //! each. The libraries are linked so that their every close(2) asks (`compat/close.c`).
 
+mod aio;
 mod bounded;
+mod drain;
 pub mod signal;
 
 use std::io;
@@ -22,7 +25,8 @@ use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::Errno;
 
 pub use bounded::bound_signals;
-pub use signal::{check_unnamed, drain, signal};
+pub use drain::{drain, read_words};
+pub use signal::{check_unnamed, signal};
 
 /// What a descriptor stands for: the device and inode of its file. Eventfds, epoll's descriptors
 /// and others without a file of their own have one inode between them.
@@ -155,7 +159,7 @@ impl<T: AsFd> Owned<T> {
         signal(self.fd.as_fd()).inspect_err(|_| self.report())
     }
 
-    /// Makes this eventfd unreadable ([`drain`]); returns whether it was readable.
+    /// Makes this eventfd, or timer, unreadable ([`drain()`]); returns whether it was readable.
     ///
     /// # Errors
     /// `EBADF` if it is none any more.

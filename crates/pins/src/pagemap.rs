@@ -3,7 +3,7 @@
 use crate::PAGE;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A page's bits: in memory, in swap, mapped nowhere else.
 const PRESENT: u64 = 1 << 63;
@@ -12,7 +12,11 @@ const EXCLUSIVE: u64 = 1 << 56;
 
 /// The page table of the process that has opened it. Thread-safe.
 #[derive(Debug)]
-pub struct Pagemap(OwnedFd);
+pub struct Pagemap {
+    fd: OwnedFd,
+    /// Device and inode.
+    known: (u64, u64),
+}
 
 /// What it says of a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,26 +47,35 @@ impl Pagemap {
     /// Those of `open(2)`: without `/proc`, ENOENT.
     pub fn open() -> Result<Pagemap, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::open("/proc/self/pagemap", flags, Mode::empty()).map(Pagemap)
+        let fd = rustix::fs::open("/proc/self/pagemap", flags, Mode::empty())?;
+        let known = identity(fd.as_fd())?;
+        Ok(Pagemap { fd, known })
     }
 
     /// Reads the entries of the pages from `start` on, as many as there are places. Allocates
     /// nothing.
     ///
     /// # Errors
-    /// [`Errno::IO`] if it does not tell of all.
+    /// [`Errno::IO`] if it does not tell of all, or the program has closed it: what another file
+    /// has by its number, of which pread(2) changes nothing, is not the page table.
     pub fn read(&self, start: usize, entries: &mut [Entry]) -> Result<(), Errno> {
         let len = size_of_val(entries);
         let offset = (start / PAGE * size_of::<Entry>()) as libc::off_t;
         // SAFETY: plain words, as many bytes as there are.
         let got = unsafe {
             let to = entries.as_mut_ptr().cast();
-            libc::pread(self.0.as_raw_fd(), to, len, offset)
+            libc::pread(self.fd.as_raw_fd(), to, len, offset)
         };
-        if got == len as isize {
+        // After the read: whatever it was that was closed before then is found out.
+        if got == len as isize && identity(self.fd.as_fd()) == Ok(self.known) {
             Ok(())
         } else {
             Err(Errno::IO)
         }
     }
+}
+
+fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    let found = rustix::fs::fstat(fd)?;
+    Ok((found.st_dev, found.st_ino))
 }
