@@ -56,7 +56,7 @@ struct Ring {
 /// was not asked yet. A child made by fork(2) inherits the number, under which it has none.
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
 pub(crate) const NO_CONTEXT: usize = usize::MAX;
-/// The process that has made it.
+/// The process that has made it, or is about to.
 static MAKER: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
@@ -75,12 +75,11 @@ fn make_context(in_place_of: usize) -> usize {
     // SAFETY: the kernel writes the context to a place that lives for the call.
     let done = unsafe { libc::syscall(libc::SYS_io_setup, REQUESTS, &raw mut made) };
     let made = if done == 0 { made as usize } else { NO_CONTEXT };
+    // First: another thread that finds the new context takes the process for its maker.
+    MAKER.store(std::process::id(), Ordering::Release);
     let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
     match CONTEXT.compare_exchange(in_place_of, made, order, failed) {
-        Ok(_) => {
-            MAKER.store(std::process::id(), Ordering::Release);
-            made
-        }
+        Ok(_) => made,
         Err(other) => {
             if made != NO_CONTEXT {
                 // SAFETY: nobody else has seen this context.
@@ -169,7 +168,7 @@ unsafe fn submit(context: usize, request: &mut Request) -> Result<(), Errno> {
         1 => Ok(()),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     };
-    if outcome != Err(Errno::INVAL) {
+    if matches!(outcome, Ok(()) | Err(Errno::AGAIN)) {
         take_completions(context);
     }
     outcome

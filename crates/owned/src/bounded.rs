@@ -25,8 +25,8 @@ const SIGNAL: libc::c_int = libc::SIGURG;
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// This thread's timer, `None` if it has got none.
-    static TIMER: OnceCell<Option<Timer>> = const { OnceCell::new() };
+    /// This thread's timer, once it has got one.
+    static TIMER: OnceCell<Timer> = const { OnceCell::new() };
 }
 
 /// From now on no eventfd that this process signals holds the caller up for more than a
@@ -54,16 +54,19 @@ pub fn bound_signals() -> io::Result<()> {
 /// Adds one to the counter of an eventfd by write(2); within the limit, if the program wants one.
 ///
 /// # Errors
-/// `EAGAIN` where the counter is full and the descriptor non-blocking, or the thread has no timer,
-/// `EINTR` where the limit has
-/// ended the write, or a signal.
+/// `EAGAIN` where the counter is full and the descriptor non-blocking, or the thread gets no timer;
+/// `EINTR` where the limit has ended the write, or a signal.
 pub(crate) fn write_one(bell: BorrowedFd<'_>) -> Result<(), Errno> {
     let write = || rustix::io::write(bell, &1u64.to_ne_bytes()).map(drop);
     if !IS_WANTED.load(Ordering::Acquire) {
         return write();
     }
     let within_limit = TIMER.try_with(|timer| {
-        let timer = timer.get_or_init(Timer::new).as_ref()?;
+        if timer.get().is_none() {
+            // If there is none to be had now (they count for the user), the next write asks again.
+            let _ = timer.set(Timer::new()?);
+        }
+        let timer = timer.get()?;
         timer.set(WRITE_MAX_NS);
         let outcome = write();
         timer.set(0);

@@ -7,8 +7,8 @@
 //! `IOCB_FLAG_RESFD`). So the eventfd is asked for nothing (a read of no bytes, which fails at
 //! once), and is named as the one to be signalled about that. What is no eventfd is refused.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
@@ -56,6 +56,39 @@ pub fn check_unnamed(fd: impl AsFd) -> Result<(), Errno> {
     }
 }
 
+/// What `/proc` calls an eventfd, and a timer.
+pub(crate) const EVENTFD: &[u8] = b"anon_inode:[eventfd]";
+pub(crate) const TIMER: &[u8] = b"anon_inode:[timerfd]";
+
+/// Whether this is one of such objects, and no other of the kernel's without a name. Where `/proc`
+/// is not there to ask, it is taken for one. Takes nothing from it, and allocates nothing.
+///
+/// # Errors
+/// `EBADF` if it is not.
+pub(crate) fn check_kind(fd: BorrowedFd<'_>, kinds: &[&[u8]]) -> Result<(), Errno> {
+    let (mut link, mut target) = ([0u8; 32], [0u8; 64]);
+    let named = write!(&mut link[..], "/proc/self/fd/{}\0", fd.as_raw_fd());
+    if named.is_err() {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: a path that ends with a zero, and a place for as many bytes as are said, which live
+    // for the call.
+    let length = unsafe {
+        libc::readlink(
+            link.as_ptr().cast(),
+            target.as_mut_ptr().cast(),
+            target.len(),
+        )
+    };
+    let Ok(length) = usize::try_from(length) else {
+        return Ok(());
+    };
+    match kinds.contains(&&target[..length]) {
+        true => Ok(()),
+        false => Err(Errno::BADF),
+    }
+}
+
 /// Whether an eventfd's counter is not full, so that a write of one would not block now.
 fn has_room(bell: BorrowedFd<'_>) -> io::Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(bell, PollFlags::OUT)];
@@ -68,7 +101,8 @@ fn has_room(bell: BorrowedFd<'_>) -> io::Result<bool> {
 fn signal_plain(bell: BorrowedFd<'_>) -> io::Result<()> {
     check_unnamed(bell)?;
     if !has_room(bell)? {
-        return Ok(());
+        // What the kernel never says of an eventfd with room it always says of some other objects.
+        return check_kind(bell, &[EVENTFD]).map_err(io::Error::from);
     }
     match write_one(bell) {
         // The counter is full, so it is readable already: also where a signal has ended a write
@@ -86,6 +120,8 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::process::{PidfdFlags, WaitOptions, waitpid};
+    use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+    use std::os::fd::{FromRawFd, OwnedFd};
 
     /// How long a call may take that must not wait.
     const PATIENCE: Timespec = Timespec {
@@ -166,6 +202,20 @@ mod tests {
         assert!(count(&bell) >= u64::MAX - 1);
     }
 
+    /// Objects without a name that are no eventfds.
+    fn other_objects() -> [OwnedFd; 3] {
+        let (clock, flags) = (TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC);
+        let timer = timerfd_create(clock, flags);
+        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+        // SAFETY: plain data, which the call reads; the descriptor is new.
+        let signals = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&raw mut set, libc::SIGUSR1);
+            OwnedFd::from_raw_fd(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC))
+        };
+        [epoll.unwrap(), signals, timer.unwrap()]
+    }
+
     #[test]
     fn what_is_no_eventfd_is_left_alone() {
         let file = memfd_create("a file", MemfdFlags::CLOEXEC).unwrap();
@@ -178,6 +228,15 @@ mod tests {
             assert_eq!(drain(other).unwrap_err().raw_os_error(), Some(libc::EBADF));
         }
         assert_eq!(fstat(&file).unwrap().st_size, 0);
+        for other in other_objects() {
+            for attempt in [signal, signal_plain] {
+                let error = attempt(other.as_fd()).unwrap_err();
+                assert!(matches!(
+                    error.raw_os_error(),
+                    Some(libc::EBADF | libc::EINVAL)
+                ));
+            }
+        }
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         signal_plain(bell.as_fd()).unwrap();
         assert_eq!(count(&bell), 1);
