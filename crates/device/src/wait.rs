@@ -111,7 +111,13 @@ impl Shared {
         }
         queue.holding(|| {
             let mut seen = Seen::default();
-            while wait.again() {
+            // Before signals are held back it keeps the processor.
+            let is_first = most == AS_IF_BEFORE;
+            while if is_first {
+                wait.again_alone()
+            } else {
+                wait.again()
+            } {
                 self.look(&mut seen);
                 let found = take();
                 if found.is_some() || wait.looked() >= most {

@@ -42,7 +42,7 @@ pub use policy::{ANSWER, BURST, GAP, LOOK, PAUSE_MAX, Policy, SHARE, SHORT};
 const VARIABLE: &str = "CAUSEWAY_LOOK";
 /// How long a thread looks before it lets others go first that wait for the same processor, and
 /// looks on between two such times. Where there are none, that is a system call of a third of a
-/// microsecond. Longer than a caller looks before it holds signals back.
+/// microsecond.
 const ALONE: Duration = Duration::from_micros(6);
 /// The least time that a switch to another thread and back takes.
 const SWITCH: Duration = Duration::from_micros(1);
@@ -177,9 +177,9 @@ struct Looking<'a> {
 
 impl Looking<'_> {
     /// Before a look.
-    fn begin(&mut self, now: Instant) {
+    fn begin(&mut self, now: Instant, yields: bool) {
         (self.last, self.given) = (now, Duration::ZERO);
-        if now < self.yield_at {
+        if !yields || now < self.yield_at {
             return;
         }
         std::thread::yield_now();
@@ -279,6 +279,16 @@ impl Wait<'_> {
     /// When they have had it for longer than a look, and what it waits for has not come, this wait
     /// looks no more: who sleeps is woken on any processor that is free.
     pub fn again(&mut self) -> bool {
+        self.goes_on(true)
+    }
+
+    /// As [`Wait::again`], and the processor is kept: for a caller that has not held signals back
+    /// yet.
+    pub fn again_alone(&mut self) -> bool {
+        self.goes_on(false)
+    }
+
+    fn goes_on(&mut self, yields: bool) -> bool {
         let Some(looking) = &mut self.looking else {
             return false;
         };
@@ -295,7 +305,7 @@ impl Wait<'_> {
             None => true,
         };
         match goes_on {
-            true => looking.begin(now),
+            true => looking.begin(now, yields),
             false => self.looking = None,
         }
         goes_on
@@ -356,15 +366,16 @@ mod tests {
         let (lookers, looks) = (Lookers::new(), Looks::new());
         let mut first = looks.begin(&lookers);
         assert!(!first.again());
-        first.begun = Instant::now();
+        // However long the machine takes for this, it was short.
+        first.begun = Instant::now() + LOOK;
         first.over();
         assert!(looks.policy.lock().may_look(Instant::now()));
         if !have_two() {
             return;
         }
+        let from = Instant::now();
         let mut wait = looks.begin(&lookers);
         assert!(wait.is_looking());
-        let from = Instant::now();
         while wait.again() {}
         // However it ended, by its time or by a gap.
         assert!(from.elapsed() > GAP);
