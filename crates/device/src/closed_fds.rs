@@ -145,7 +145,9 @@ impl Descriptors {
         };
         let highest = known.iter().max_by_key(|(number, _)| *number);
         let mut looked_at = sockets.into_iter().filter_map(of_number).chain(highest);
-        if !looked_at.all(is_intact) {
+        let intact = looked_at.all(is_intact);
+        drop(known);
+        if !intact {
             self.failure.report();
         }
     }

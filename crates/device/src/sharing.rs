@@ -365,7 +365,8 @@ impl Sharing {
     }
 
     /// Asks the broker for a segment, which becomes the domain's. The lock is given up for so long:
-    /// an answer may take seconds, and others register and connect meanwhile.
+    /// an answer may take seconds, and others register meanwhile. Who has something to ask of the
+    /// broker waits for it all the same.
     fn ask(&self, domains: &mut Domains<'_>, pd: u32, writable: bool) -> Option<()> {
         let which = usize::from(writable);
         let control = &self.shared.control;
