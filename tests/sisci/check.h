@@ -21,8 +21,9 @@
 #define PAGE 4096
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-/* Longer than anything here takes: what lasts so long has failed. */
-#define LONG_MS 60000
+/* Longer than anything here takes: what lasts so long has failed. A test has more time, so that it
+ * says which wait it was. */
+#define LONG_MS 45000
 /* A wait that is to end by its timeout. */
 #define SHORT_MS 20
 
