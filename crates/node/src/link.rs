@@ -52,21 +52,23 @@ impl Link {
     }
 
     /// Ends the queue pair, if there is one. Returns the triggers that it had received: they were
-    /// acknowledged, so nobody sends them again.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn retire(&mut self) -> Result<Vec<u32>, Errno> {
+    /// acknowledged, so nobody sends them again; and what the device failed with, if it did.
+    pub fn retire(&mut self) -> (Vec<u32>, Result<(), Errno>) {
+        let mut named = Vec::new();
+        let outcome = self.take_last(&mut named);
+        (named, outcome)
+    }
+
+    fn take_last(&mut self, named: &mut Vec<u32>) -> Result<(), Errno> {
         let Some(last) = self.qp.take() else {
-            return Ok(Vec::new());
+            return Ok(());
         };
         last.destroy()?;
-        let mut named = Vec::new();
         loop {
             let (taken, received) = self.take(last.qpn())?;
             named.extend(received.iter().filter_map(|(_, trigger)| *trigger));
             if taken == 0 {
-                return Ok(named);
+                return Ok(());
             }
         }
     }

@@ -129,10 +129,11 @@ impl Inbound {
     /// # Errors
     /// The device's.
     pub fn retire(&mut self) -> Result<(), DeviceErrno> {
-        for connection in self.link.retire()? {
+        let (named, outcome) = self.link.retire();
+        for connection in named {
             self.trigger(connection);
         }
-        Ok(())
+        outcome
     }
 
     fn trigger(&mut self, connection: u32) {
