@@ -69,8 +69,10 @@ impl Shared {
             return Ok(found);
         }
         let mut wait = queue.looks.begin(&self.lookers);
-        // Before anything is asked of the kernel: the event may be there soon.
-        if let Some(found) = self.look_for(queue, &mut wait, AS_IF_BEFORE, &mut take) {
+        // Before anything is asked of the kernel: the event may be there soon. Signals are not held
+        // back yet, so the processor is kept.
+        let alone = |wait: &mut Wait<'_>| wait.again_alone() && wait.looked() < AS_IF_BEFORE;
+        if let Some(found) = self.look_for(queue, &mut wait, alone, &mut take) {
             wait.over();
             return Ok(found);
         }
@@ -80,7 +82,7 @@ impl Shared {
         }
         let blocked = BlockedSignals::new();
         self.blocked.fetch_add(1, Ordering::SeqCst);
-        let found = match self.look_for(queue, &mut wait, Duration::MAX, &mut take) {
+        let found = match self.look_for(queue, &mut wait, |wait| wait.again(), &mut take) {
             Some(found) => Ok(found),
             None => self.sleep_for(queue, until, (&blocked, allowed), &mut take),
         };
@@ -97,13 +99,13 @@ impl Shared {
         found
     }
 
-    /// Looks until `take` yields something, for as long as that is worth it, and until the wait has
-    /// looked for `most`. The doorbell is not armed meanwhile: peers on this host need not ring.
+    /// Looks until `take` yields something, for as long as `again` says that it is worth it. The
+    /// doorbell is not armed meanwhile: peers on this host need not ring.
     fn look_for<T, E>(
         &self,
         queue: &EventQueue<E>,
         wait: &mut Wait<'_>,
-        most: Duration,
+        again: impl Fn(&mut Wait<'_>) -> bool,
         take: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
         if !wait.is_looking() {
@@ -111,16 +113,10 @@ impl Shared {
         }
         queue.holding(|| {
             let mut seen = Seen::default();
-            // Before signals are held back it keeps the processor.
-            let is_first = most == AS_IF_BEFORE;
-            while if is_first {
-                wait.again_alone()
-            } else {
-                wait.again()
-            } {
+            while again(wait) {
                 self.look(&mut seen);
                 let found = take();
-                if found.is_some() || wait.looked() >= most {
+                if found.is_some() {
                     return found;
                 }
             }
