@@ -9,14 +9,7 @@ use iced_x86::{
 
 use crate::limits::WIDEST;
 
-/// An instruction that moves bytes between memory and a register, or strings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decoded {
-    /// Bytes of the instruction.
-    pub(crate) length: usize,
-    pub(crate) what: What,
-}
-
+/// What an instruction does that moves bytes between memory and a register, or strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// Stores the first `len` bytes of the source.
@@ -117,18 +110,12 @@ pub(crate) enum Rest {
 
 /// Builds the decoder's tables, which are made when first used and take memory.
 pub(crate) fn prepare() {
-    let _ = decode(&[0x88, 0x07], 0);
+    let _ = instruction(&[0x88, 0x07], 0);
 }
 
-/// Decodes the instruction at address `at`, of which `code` holds the bytes. None where it is not
-/// one of those that are carried out here.
-pub(crate) fn decode(code: &[u8], at: u64) -> Option<Decoded> {
-    let instruction = instruction(code, at);
-    let what = strings(&instruction).or_else(|| moved(&instruction))?;
-    Some(Decoded {
-        length: instruction.len(),
-        what,
-    })
+/// What an instruction moves. None where it is not one of those that are carried out here.
+pub(crate) fn what(instruction: &Instruction) -> Option<What> {
+    strings(instruction).or_else(|| moved(instruction))
 }
 
 /// The instruction at address `at`, of which `code` holds the bytes; one that is invalid, if they

@@ -12,6 +12,7 @@
 //! ([`limits::STORES`](crate::limits::STORES)), they are posted together, by ascending address.
 
 mod arithmetic;
+mod comparison;
 mod gathered;
 mod machine;
 mod operation;
@@ -26,6 +27,8 @@ use crate::decode::{Source, What};
 use crate::limits::{FRAMES, IDLE, INTERPRETED, INTERPRETED_FOR, RED_ZONE, STRING, WIDEST};
 use crate::pages::Pages;
 use crate::registers::{RSP, Registers};
+
+pub(crate) use comparison::Comparison;
 
 use arithmetic::Done;
 use gathered::Gathered;

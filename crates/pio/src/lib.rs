@@ -5,8 +5,8 @@
 //! SIGSEGV, and the handler of the crate `recover` shows them to this one, which serves each in one
 //! of these ways:
 //!
-//! - A **trap** carries out a move between the range and a register: exactly the bytes of a store
-//!   are posted as one WRITE, in the program's order; a load is a READ of its bytes.
+//! - A **trap** carries out a move between the range and a register, or a comparison: exactly the
+//!   bytes of a store are posted as one WRITE, in the program's order; a load is a READ of its bytes.
 //! - From a store whose instruction was trapped before, the handler goes on through the **loop**
 //!   that it seems to be in: it interprets what follows as long as that stores to the window. Many
 //!   stores of a page are posted together.
@@ -15,7 +15,8 @@
 //!   it. At the next sync point ([`sync`]), or after 1 ms ([`close_due`]), the page is closed, and
 //!   the bytes are sent that differ from the twin. So is a page with many trapped stores
 //!   ([`limits::STORES`]).
-//! - A page with many trapped loads ([`limits::LOADS`]) becomes **readable** for the same time.
+//! - A page of which many words are loaded ([`limits::LOADS`]), or the same ones again and again
+//!   ([`limits::POLLS`]), becomes **readable** for the same time.
 //!
 //! Stores have to be caught one by one because a program may store the value that is there already:
 //! the writer of a mailbox sets a flag which the reader has reset *in its own memory*. A page that
@@ -60,6 +61,8 @@ mod handler;
 #[cfg(target_arch = "x86_64")]
 mod interpret;
 pub mod limits;
+#[cfg(target_arch = "x86_64")]
+mod loads;
 #[cfg(target_arch = "x86_64")]
 mod loops;
 mod memory;

@@ -5,8 +5,10 @@ use std::ops::Range;
 use crate::backing::Backing;
 use crate::difference;
 #[cfg(target_arch = "x86_64")]
-use crate::limits::{ASCENT, LOADS, STORES};
+use crate::limits::{ASCENT, STORES};
 use crate::limits::{CHUNK, FETCHED, GROUPS, KEPT, PAGE, RUNS};
+#[cfg(target_arch = "x86_64")]
+use crate::loads::Loads;
 #[cfg(target_arch = "x86_64")]
 use crate::loops::Loops;
 use crate::memory::Protection;
@@ -49,7 +51,7 @@ pub(crate) struct Pages {
     #[cfg(target_arch = "x86_64")]
     traps: Vec<u8>,
     #[cfg(target_arch = "x86_64")]
-    loads: Vec<u8>,
+    loads: Vec<Loads>,
     /// Which words of 8 bytes were stored to, since the count of stores began.
     words: Vec<u64>,
     /// The end of the last store that was counted.
@@ -86,7 +88,7 @@ impl Pages {
             #[cfg(target_arch = "x86_64")]
             traps: vec![0; count],
             #[cfg(target_arch = "x86_64")]
-            loads: vec![0; count],
+            loads: vec![Loads::default(); count],
             words: vec![0; count * WORDS],
             #[cfg(target_arch = "x86_64")]
             stored: 0,
@@ -176,7 +178,7 @@ impl Pages {
     fn begin(&mut self, page: usize) {
         if self.interval[page] != self.now {
             self.interval[page] = self.now;
-            self.loads[page] = 0;
+            self.loads[page] = Loads::default();
             #[cfg(target_arch = "x86_64")]
             {
                 self.traps[page] = 0;
@@ -200,6 +202,7 @@ impl Pages {
     pub(crate) fn count_store(&mut self, at: usize, bytes: Range<usize>) -> bool {
         let (page, word) = (at / PAGE, at % PAGE / 8);
         self.begin(page);
+        self.loads[page].note_store();
         let (index, bit) = (page * WORDS + word / 64, 1 << (word % 64));
         let goes_on = bytes.start == self.stored;
         self.stored = bytes.end;
@@ -260,8 +263,7 @@ impl Pages {
     pub(crate) fn count_load(&mut self, at: usize) -> bool {
         let page = at / PAGE;
         self.begin(page);
-        self.loads[page] = self.loads[page].saturating_add(1);
-        self.loads[page] > LOADS || self.ascends(at, Access::Readable)
+        self.loads[page].are_many_with(at % PAGE / 8) || self.ascends(at, Access::Readable)
     }
 
     /// Whether an access goes on from the page before, which the program may access already.

@@ -3,9 +3,11 @@
 use std::ptr;
 
 use causeway_recover as recover;
+use iced_x86::Instruction;
 
 use crate::core::{Core, Trapped};
-use crate::decode::{self, Decoded, What};
+use crate::decode::{self, What};
+use crate::interpret::Comparison;
 use crate::limits::{INSTRUCTION, PAGE, WIDEST};
 use crate::pages::Access;
 use crate::registers::Registers;
@@ -25,11 +27,11 @@ pub(crate) fn serve(core: &Core, trap: &recover::Trap) -> bool {
     } else {
         Access::Readable
     };
-    let decoded = instruction(registers.instruction());
-    let done = decoded.and_then(|decoded| carry_out(core, at, stores, decoded, &mut registers));
-    match (done, decoded) {
-        (Some(Trapped::Done), Some(decoded)) => {
-            registers.skip(decoded.length);
+    let instruction = instruction(registers.instruction());
+    let done = instruction.and_then(|it| carry_out(core, at, stores, &it, &mut registers));
+    match (done, instruction) {
+        (Some(Trapped::Done), Some(instruction)) => {
+            registers.skip(instruction.len());
             true
         }
         (Some(_), _) => true,
@@ -38,7 +40,7 @@ pub(crate) fn serve(core: &Core, trap: &recover::Trap) -> bool {
 }
 
 /// The instruction at an address, which is the one that has faulted.
-fn instruction(at: usize) -> Option<Decoded> {
+fn instruction(at: usize) -> Option<Instruction> {
     let mut code = [0; INSTRUCTION];
     let from = ptr::with_exposed_provenance(at);
     // The page behind it may be none.
@@ -47,7 +49,7 @@ fn instruction(at: usize) -> Option<Decoded> {
         // SAFETY: code is not written to, and the bytes are the array's.
         unsafe { recover::copy(code.as_mut_ptr(), from, *len) }.is_ok()
     })?;
-    decode::decode(&code[..copied], at as u64)
+    Some(decode::instruction(&code[..copied], at as u64))
 }
 
 /// None where it takes the processor.
@@ -55,10 +57,14 @@ fn carry_out(
     core: &Core,
     at: usize,
     stores: bool,
-    decoded: Decoded,
+    instruction: &Instruction,
     registers: &mut Registers,
 ) -> Option<Trapped> {
-    match decoded.what {
+    let Some(what) = decode::what(instruction) else {
+        let comparison = Comparison::of(instruction).filter(|_| !stores)?;
+        return compare(core, at, comparison, registers);
+    };
+    match what {
         What::Store { at: to, len, from } if stores => {
             if core.go_on(at, registers) {
                 // The registers say where to go on.
@@ -88,4 +94,20 @@ fn carry_out(
         } => strings::carry_out(registers, element, repeated, copies),
         What::Store { .. } | What::Load { .. } => None,
     }
+}
+
+/// Sets the flags by a comparison with what the window holds; None where that is not in it.
+fn compare(
+    core: &Core,
+    at: usize,
+    comparison: Comparison,
+    registers: &mut Registers,
+) -> Option<Trapped> {
+    let from = core.offset(comparison.address(registers), comparison.width())?;
+    let mut loaded = [0; 8];
+    let done = core.trapped_load(at, from, &mut loaded[..comparison.width()]);
+    if done == Trapped::Done {
+        registers.set_flags(comparison.flags(loaded, registers));
+    }
+    Some(done)
 }

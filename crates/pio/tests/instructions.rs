@@ -124,6 +124,77 @@ fn what_the_processor_does_is_sent_when_the_page_is_closed() {
     }
 }
 
+/// The flags that an instruction may set.
+const STATUS: u64 = 0x8d5;
+
+/// RFLAGS after an instruction that compares what `rdi` points to.
+macro_rules! flags_after {
+    ($what:literal, $at:expr, $register:expr) => {{
+        let flags: u64;
+        // SAFETY: the callers' address, which is loaded from alone.
+        unsafe {
+            asm!($what, "pushfq", "pop {flags}", in("rdi") $at, in("rcx") $register,
+                flags = out(reg) flags);
+        }
+        flags
+    }};
+}
+
+/// Every comparison of memory, at an address, with a value or a constant: its name, its bytes, and
+/// the flags.
+fn comparisons(at: *const u8, value: u64) -> [(&'static str, usize, u64); 13] {
+    macro_rules! compare {
+        ($what:literal, $len:literal) => {
+            ($what, $len, flags_after!($what, at, value))
+        };
+    }
+    [
+        compare!("cmp byte ptr [rdi], cl", 1),
+        compare!("cmp byte ptr [rdi], ch", 1),
+        compare!("cmp word ptr [rdi], cx", 2),
+        compare!("cmp dword ptr [rdi], ecx", 4),
+        compare!("cmp qword ptr [rdi], rcx", 8),
+        compare!("cmp cl, byte ptr [rdi]", 1),
+        compare!("cmp ecx, dword ptr [rdi]", 4),
+        compare!("cmp rcx, qword ptr [rdi]", 8),
+        compare!("cmp dword ptr [rdi], 0", 4),
+        compare!("cmp qword ptr [rdi], -7", 8),
+        compare!("test byte ptr [rdi], 1", 1),
+        compare!("test dword ptr [rdi], ecx", 4),
+        compare!("test qword ptr [rdi], rcx", 8),
+    ]
+}
+
+/// A program that polls may load a word by nothing but a comparison.
+#[test]
+fn every_comparison_is_one_read_of_its_bytes() {
+    let _alone = alone();
+    let mut random = Random::new(4);
+    let far = Far::new(2 * PAGE);
+    let window = far.window();
+    let mut beside = vec![0_u8; 2 * PAGE];
+    for round in 0..200 {
+        let at = [0, 64, PAGE - 8, PAGE - 4, PAGE][round % 5];
+        let word = random.next();
+        // Equal and nearly equal words, too.
+        let value = [word, word ^ 1, random.next(), 0][round % 4];
+        far.set_word(at, word);
+        beside[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        let expected = comparisons(beside.as_ptr().wrapping_add(at), value);
+        far.log();
+        let found = comparisons(window.as_ptr().wrapping_add(at), value);
+        let reads = far.log();
+        let lengths = expected.map(|(_, len, _)| Asked::Read(at, len));
+        assert_eq!(reads, lengths, "at {at}");
+        for ((name, _, flags), found) in expected.iter().zip(&found) {
+            let what = format!("{name} at {at}: {word:#x} and {value:#x}");
+            assert_eq!((found.2 ^ flags) & STATUS, 0, "{what}");
+        }
+        sync();
+        far.log();
+    }
+}
+
 /// General registers and flags before and after two traps and an opened page.
 #[test]
 fn a_trap_leaves_the_other_registers_alone() {

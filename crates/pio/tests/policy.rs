@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use causeway_pio::limits::{ACCESSIBLE, LOADS, STORES};
+use causeway_pio::limits::{ACCESSIBLE, LOADS, POLLS, STORES};
 use causeway_pio::{Window, close_due, deadline, set_bell, sync};
 use common::{Asked, Far, PAGE, alone};
 
@@ -113,7 +113,7 @@ fn a_loop_over_pages_reads_ahead() {
         assert_eq!(load(&window, 8 * word), word as u64 + 1);
     }
     assert!(
-        far.reads() - before <= 11 + usize::from(LOADS),
+        far.reads() - before <= 11 + LOADS,
         "{}",
         far.reads() - before
     );
@@ -125,7 +125,7 @@ fn polled_pages_are_readable_for_a_while() {
     let _alone = alone();
     let far = Far::new(2 * PAGE);
     let window = far.window();
-    for _ in 0..LOADS {
+    for _ in 0..=POLLS {
         assert_eq!(load(&window, 16), 0);
         assert_eq!(far.log(), [Asked::Read(16, 8)]);
     }
@@ -144,7 +144,7 @@ fn polled_pages_are_readable_for_a_while() {
     close_due(later());
     assert_eq!(deadline(), None);
     assert_eq!(far.log(), [Asked::Flush]);
-    // It goes on without eight traps.
+    // It goes on without as many traps.
     assert_eq!(load(&window, 16), 7);
     assert_eq!(far.log(), [Asked::Read(0, PAGE)]);
     // The program's own stores are seen, and sent at once.
@@ -155,6 +155,43 @@ fn polled_pages_are_readable_for_a_while() {
     sync();
     assert_eq!((load(&window, 16), deadline()), (8, None));
     assert_eq!(far.log(), [Asked::Flush, Asked::Read(16, 8)]);
+}
+
+/// A program that stores and waits for its owner's answers by the same page, never with a flush.
+#[test]
+fn polls_between_stores_stay_exact() {
+    let _alone = alone();
+    let far = Far::new(PAGE);
+    let window = far.window();
+    for round in 1..200 {
+        store(&window, 0, round);
+        far.set_word(64, round);
+        far.log();
+        for _ in 0..POLLS / 2 {
+            assert_eq!((load(&window, 64), load(&window, 8)), (round, 0));
+            assert_eq!(far.log(), [Asked::Read(64, 8), Asked::Read(8, 8)]);
+        }
+    }
+    assert_eq!(deadline(), None);
+}
+
+#[test]
+fn loads_of_many_words_read_their_page() {
+    let _alone = alone();
+    let far = Far::new(PAGE);
+    let window = far.window();
+    for word in 0..LOADS {
+        assert_eq!(load(&window, 8 * word), 0);
+        assert_eq!(far.log(), [Asked::Read(8 * word, 8)]);
+    }
+    assert_eq!(load(&window, 8 * LOADS), 0);
+    assert_eq!(far.log(), [Asked::Read(0, PAGE)]);
+    close_due(later());
+    far.log();
+    // Its words are known. Another one is not.
+    assert_eq!((load(&window, 0), load(&window, 1024)), (0, 0));
+    assert_eq!(far.log(), [Asked::Read(0, 8), Asked::Read(0, PAGE)]);
+    sync();
 }
 
 /// What the owner changes beside what the program changes stays.

@@ -83,7 +83,8 @@ fn check(cases: &[(&[u8], What)]) {
         let mut code = code.to_vec();
         let length = code.len();
         code.extend([0xcc; 15]);
-        let decoded = decode(&code[..15], AT).map(|d| (d.length, cut(d.what)));
+        let instruction = instruction(&code[..15], AT);
+        let decoded = what(&instruction).map(|what| (instruction.len(), cut(what)));
         assert_eq!(decoded, Some((length, *expected)), "{:x?}", &code[..length]);
     }
 }
@@ -383,7 +384,7 @@ fn other_instructions_are_not_carried_out() {
         &[0x0f, 0x0b],
     ];
     for code in cases {
-        assert_eq!(decode(code, AT), None, "{code:x?}");
+        assert_eq!(what(&instruction(code, AT)), None, "{code:x?}");
     }
 }
 
