@@ -3,11 +3,10 @@
 //! A program that becomes a daemon closes every descriptor that it does not know, and opens others
 //! under their numbers. Nothing of the device may be read from or written to those. Eventfds are
 //! signalled and drained by calls that reach nothing else (`causeway-owned`); for the sockets' sake
-//! the helper on each of its ticks, and a thread that has slept, looks whether the numbers still
-//! stand for what they did. Each look costs a system call, so the thread looks at those that have
-//! woken it, and at all of them as often as the helper at its longest tick. If one does not, the
-//! device has failed for good, and nothing that it has is ever closed: the numbers are the
-//! program's.
+//! a thread that has slept looks whether the numbers still stand for what they did. Each look costs
+//! a system call, so it looks at those that have woken it, and at all of them every 1.6 ms, which
+//! is how long the helper sleeps at most while the program polls. If one does not, the device has
+//! failed for good, and nothing that it has is ever closed: the numbers are the program's.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;

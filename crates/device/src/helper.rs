@@ -13,6 +13,7 @@
 //! memory and polls in between makes some wakes vain, but never so many in a row: it is served at
 //! once.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -363,7 +364,11 @@ impl Helper {
             &mut fds[..1]
         };
         let _ = poll(watched, timespec.as_ref());
-        if !shared.descriptors.are_intact() {
+        // The first two are drained by calls that reach nothing else.
+        let ready = |fd: &&PollFd<'_>| !fd.revents().is_empty();
+        let sockets = fds[2..].iter().filter(ready).map(AsFd::as_fd);
+        shared.descriptors.look_after_sleep(clock::now(), sockets);
+        if shared.common.failure.has_happened() {
             return false;
         }
         let [kick, doorbell] = [0, 1].map(|at| fds[at].revents());
