@@ -99,8 +99,12 @@ pub struct LateReply {
     pub service: u16,
     /// Its method.
     pub method: &'static str,
+    /// What was asked for.
+    pub request: Vec<u8>,
     /// What the method answers, to be decoded by the client of the service.
     pub body: Vec<u8>,
+    /// Descriptors that came with it.
+    pub fds: Vec<OwnedFd>,
 }
 
 /// A connection to the broker: what the services' stubs call over.
@@ -110,8 +114,8 @@ pub struct Control {
     last_request: u32,
     gone: bool,
     events: VecDeque<RawEvent>,
-    /// The calls that have timed out, by request: service and method.
-    timed_out: BTreeMap<u32, (u16, &'static str)>,
+    /// The calls that have timed out, by request: service, method and body.
+    timed_out: BTreeMap<u32, (u16, &'static str, Vec<u8>)>,
     late: Vec<LateReply>,
 }
 
@@ -165,20 +169,23 @@ impl Control {
     }
 
     #[cold]
-    fn note_timed_out(&mut self, service: u16, method: &'static str) {
-        self.timed_out.insert(self.last_request, (service, method));
+    fn note_timed_out(&mut self, service: u16, method: &'static str, body: Vec<u8>) {
+        self.timed_out
+            .insert(self.last_request, (service, method, body));
         if self.timed_out.len() > TIMED_OUT_MAX {
             self.timed_out.pop_first();
         }
     }
 
-    fn note_late(&mut self, (header, body, _): Reply) {
+    fn note_late(&mut self, (header, body, fds): Reply) {
         let call = self.timed_out.remove(&header.request);
-        if let Some((service, method)) = call.filter(|_| header.status == 0) {
+        if let Some((service, method, request)) = call.filter(|_| header.status == 0) {
             self.late.push(LateReply {
                 service,
                 method,
+                request,
                 body,
+                fds,
             });
         }
     }
@@ -363,7 +370,7 @@ impl Call for Control {
         let waited = wait_readable(&self.channel, by).map_err(|_| Error::Timeout);
         let outcome = waited.and_then(|()| self.await_reply(by));
         if matches!(outcome, Err(Error::Timeout)) {
-            self.note_timed_out(service, method.name);
+            self.note_timed_out(service, method.name, body);
         }
         let (reply, body, fds) = outcome?;
         causeway_fault::point("call.answered");
@@ -442,6 +449,7 @@ mod tests {
         control.drain();
         let late = control.take_late().pop().unwrap();
         assert_eq!((late.service, late.method), (SERVICE, "status"));
+        assert_eq!(late.request, encode_body(&StatusCursor::default()));
         assert_eq!(late.body, b"what it got");
         assert!(control.take_late().is_empty());
         // A refusal has left nothing, also where the next call finds it.

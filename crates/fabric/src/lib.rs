@@ -61,6 +61,8 @@ pub mod sisci;
 pub mod status;
 pub mod sys;
 pub mod sysfs;
+#[cfg(test)]
+mod test_calls;
 pub mod trace;
 pub mod vm;
 

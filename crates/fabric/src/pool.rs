@@ -3,6 +3,7 @@
 //! Descriptors are the caller's to map; this keeps a duplicate of each block that belongs to it, by
 //! which the next broker knows it.
 
+mod late;
 mod registry;
 mod waits;
 

@@ -37,9 +37,10 @@ pub trait Registry {
     /// [`Malformed`] if it can't be understood: the broker is left.
     fn absorb(&mut self, event: RawEvent) -> std::result::Result<(), Malformed>;
 
-    /// Gives back what a call got that had timed out: the broker keeps it for this session, and
-    /// nobody here knows of it. A service that hands out nothing has nothing to do.
-    fn give_back(&mut self, _broker: &mut Control, _late: &LateReply) {}
+    /// Gives back what a call got that had timed out, or has it ready for the next such call: the
+    /// broker keeps it for this session, and nobody here knows of it. A service that hands out
+    /// nothing has nothing to do.
+    fn give_back(&mut self, _broker: &mut Control, _late: LateReply) {}
 
     /// Takes note that the broker is gone, or still is.
     fn broker_gone(&mut self);
@@ -334,7 +335,7 @@ impl<B: Registry> Session<B> {
                 open.give_up();
             }
             for late in open.take_late() {
-                registry.give_back(open, &late);
+                registry.give_back(open, late);
             }
         }
         if let Some(gone) = control.take_if(|control| control.is_gone()) {

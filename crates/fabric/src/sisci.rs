@@ -3,6 +3,7 @@
 //! [`Sisci`] keeps duplicates of the descriptors of local segments, so that the next broker can be
 //! shown them; what is mapped, and cells, go on working while there is no broker.
 
+mod cells;
 mod channels;
 mod directory;
 mod interrupts;
@@ -16,8 +17,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+pub use cells::Cell;
 pub use directory::Directory;
-pub use interrupts::{Cell, InterruptHandle};
+pub use interrupts::InterruptHandle;
 pub use registry::Event;
 pub use segments::{Connection, Grant, LocalSegment};
 

@@ -6,7 +6,8 @@
 //! of these ways:
 //!
 //! - A **trap** carries out a move between the range and a register, or a comparison: exactly the
-//!   bytes of a store are posted as one WRITE, in the program's order; a load is a READ of its bytes.
+//!   bytes of a store are posted as one WRITE, in the program's order; a load is a READ of its
+//!   bytes.
 //! - From a store whose instruction was trapped before, the handler goes on through the **loop**
 //!   that it seems to be in: it interprets what follows as long as that stores to the window. Many
 //!   stores of a page are posted together.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::attachment::duplicate;
-use crate::control::{Control, RawEvent};
+use crate::control::{Control, LateReply, RawEvent};
 use crate::error::{Error, Result};
 use crate::limits::GRANTS_PER_BLOCK_MAX;
 use crate::remoting::{Malformed, decode_body};
@@ -167,6 +167,16 @@ impl Registry {
     pub(super) fn add_owned(&mut self, key: PoolKey, handle: u64, owned: Owned) {
         self.owned.insert(handle, (key, owned));
         self.held.insert(handle, (key, Access::Write));
+    }
+
+    /// Whether it has a pool, by the broker's number.
+    pub(super) fn has_pool(&self, id: u64) -> bool {
+        self.pools.values().any(|pool| pool.id == id)
+    }
+
+    /// Whether it holds a block.
+    pub(super) fn holds(&self, handle: u64) -> bool {
+        self.held.contains_key(&handle)
     }
 
     /// The pool of a block that the session holds.
@@ -393,6 +403,13 @@ impl crate::session::Registry for Registry {
             _ => {}
         }
         Ok(())
+    }
+
+    fn give_back(&mut self, broker: &mut Control, late: LateReply) {
+        if late.service == SERVICE {
+            // A body that means nothing names nothing; and without a broker nothing is kept.
+            let _ = self.return_to(&mut PoolStub(&mut broker.one_way()), &late);
+        }
     }
 
     fn broker_gone(&mut self) {

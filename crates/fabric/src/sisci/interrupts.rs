@@ -1,40 +1,16 @@
 //! Calls about interrupts.
 
-use std::os::fd::{AsFd, OwnedFd};
-
-use causeway_shm::Life;
-
 use super::Sisci;
 use super::registry::{KeptInterrupt, KeptInterruptConnection};
 use super::segments::{Connection, forgiving};
-use crate::error::{Error, Result};
-use crate::guest;
-use crate::remoting::Malformed;
+use crate::error::Result;
 use crate::services::sisci::{
     ConnectInterruptRequest, ConnectionHandle, CreateInterruptRequest, InterruptReply,
-    RemoveRequest, RestoreInterruptConnectionRequest, SisciStub, TakeCellRequest,
+    RemoveRequest, RestoreInterruptConnectionRequest, SisciStub,
 };
 
 /// A local interrupt: handle and number.
 pub type InterruptHandle = InterruptReply;
-
-/// Most cells that one call takes: a broker that has more is not believed.
-const CELLS_MAX: usize = 4096;
-
-/// One end of a connection between an interrupt and a session that triggers it.
-#[derive(Debug)]
-pub struct Cell {
-    /// Names it at both ends.
-    pub name: u64,
-    /// Node of the other end.
-    pub node: u32,
-    /// Life of the other end's session.
-    pub life: Life,
-    /// Its memory, sealed, for reading and writing (`causeway_shm::interrupt`).
-    pub memory: OwnedFd,
-    /// The eventfd that wakes the owner of the interrupt.
-    pub bell: OwnedFd,
-}
 
 impl Sisci {
     /// Creates an interrupt, or a data interrupt, of this node.
@@ -54,12 +30,8 @@ impl Sisci {
         };
         self.session.call(|control, registry| {
             let (reply, _) = SisciStub(control).create_interrupt(&request, &[])?;
-            let kept = KeptInterrupt {
-                reply: reply.clone(),
-                data,
-                shared,
-                cells: Default::default(),
-            };
+            let mut kept = KeptInterrupt::new(reply.clone(), data);
+            kept.shared = shared;
             registry.interrupts.insert(reply.interrupt, kept);
             Ok(reply)
         })
@@ -148,58 +120,5 @@ impl Sisci {
             registry.lendable.forget_all(connection);
             Ok(())
         })
-    }
-
-    /// Takes the cells of an interrupt (`local`), or of a connection to one, that were not taken
-    /// yet. Some of an interrupt may have been lost again by then.
-    ///
-    /// # Errors
-    /// [`crate::Error::Refused`]: `EBADF` for no handle of this process.
-    pub fn take_cells(&self, handle: u32, local: bool) -> Result<Vec<Cell>> {
-        let request = TakeCellRequest { handle, local };
-        let mut taken = Vec::new();
-        while taken.len() < CELLS_MAX {
-            let next = self.session.call(|control, registry| {
-                let (reply, fds) = SisciStub(control).take_cell(&request, &[])?;
-                let Some(name) = reply.cell else {
-                    return Ok(None);
-                };
-                let [memory, bell] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
-                if local && control.is_in_guest() {
-                    let failed = Error::system("wait for an interrupt's doorbell");
-                    guest::watch(AsFd::as_fd(&bell)).map_err(failed)?;
-                }
-                if local {
-                    let kept = registry.interrupts.get_mut(&handle);
-                    kept.map(|kept| kept.cells.insert(name, reply.node));
-                } else {
-                    let kept = registry.interrupt_connections.get_mut(&handle);
-                    kept.map(|kept| {
-                        kept.ended = false;
-                        kept.cells.insert(name, reply.node)
-                    });
-                    // A guest has no descriptors that another broker could hand on.
-                    if !control.is_in_guest() {
-                        registry.lendable.keep(handle, name, &memory, &bell);
-                    }
-                }
-                let life = Life {
-                    index: reply.life.index,
-                    generation: reply.life.generation,
-                };
-                Ok(Some(Cell {
-                    name,
-                    node: reply.node,
-                    life,
-                    memory,
-                    bell,
-                }))
-            })?;
-            match next {
-                Some(cell) => taken.push(cell),
-                None => break,
-            }
-        }
-        Ok(taken)
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use super::cells::Cell;
 use super::lendable::LendableCells;
 use crate::control::{Control, LateReply, RawEvent};
 use crate::error::{Error, Result};
@@ -120,12 +121,29 @@ pub(super) struct KeptInterrupt {
     pub(super) data: bool,
     pub(super) shared: bool,
     pub(super) cells: BTreeMap<u64, u32>,
+    /// Of those the ones that nobody has asked for since they came.
+    pub(super) late: Vec<Cell>,
+}
+
+impl KeptInterrupt {
+    /// One that was just made.
+    pub(super) fn new(reply: InterruptReply, data: bool) -> KeptInterrupt {
+        KeptInterrupt {
+            reply,
+            data,
+            shared: false,
+            cells: BTreeMap::new(),
+            late: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct KeptInterruptConnection {
     pub(super) request: ConnectInterruptRequest,
     pub(super) cells: BTreeMap<u64, u32>,
+    /// Of those the ones that nobody has asked for since they came.
+    pub(super) late: Vec<Cell>,
     /// It has lost all that it was connected to: no broker need hear of it again.
     pub(super) ended: bool,
 }
@@ -136,6 +154,7 @@ impl KeptInterruptConnection {
         KeptInterruptConnection {
             request,
             cells: BTreeMap::new(),
+            late: Vec::new(),
             ended: false,
         }
     }
@@ -363,6 +382,11 @@ impl Registry {
         });
     }
 
+    /// Adds an event.
+    pub(super) fn tell(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
     /// Notes that a segment has another life.
     pub(super) fn set_life(&mut self, segment: u32, life: LifeBody) {
         if let Some(kept) = self.segments.get_mut(&segment) {
@@ -436,11 +460,15 @@ impl session::Registry for Registry {
         Ok(())
     }
 
-    fn give_back(&mut self, broker: &mut Control, late: &LateReply) {
-        if late.service == SERVICE {
-            // A body that means nothing names nothing; and without a broker nothing is kept.
-            let _ = give_back(&mut SisciStub(&mut broker.one_way()), late);
+    fn give_back(&mut self, broker: &mut Control, late: LateReply) {
+        if late.service != SERVICE {
+            return;
         }
+        // A body that means nothing names nothing; and without a broker nothing is kept.
+        let _ = match late.method {
+            "take_cell" => self.keep_cell(late, broker.is_in_guest()),
+            _ => give_back(&mut SisciStub(&mut broker.one_way()), &late),
+        };
     }
 
     fn broker_gone(&mut self) {
@@ -482,27 +510,9 @@ fn give_back<C: Call>(broker: &mut SisciStub<'_, C>, late: &LateReply) -> Result
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::BorrowedFd;
-
     use super::*;
-    use crate::remoting::{Method, encode_body};
-
-    /// What is called, with the body.
-    #[derive(Default)]
-    struct Calls(Vec<(&'static str, Vec<u8>)>);
-
-    impl Call for Calls {
-        fn call(
-            &mut self,
-            _: u16,
-            method: &Method,
-            body: Vec<u8>,
-            _: &[BorrowedFd<'_>],
-        ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
-            self.0.push((method.name, body));
-            Ok((Vec::new(), Vec::new()))
-        }
-    }
+    use crate::remoting::encode_body;
+    use crate::test_calls::Calls;
 
     #[test]
     fn what_comes_too_late_is_given_back() {
@@ -545,7 +555,9 @@ mod tests {
             let late = LateReply {
                 service: SERVICE,
                 method,
+                request: Vec::new(),
                 body: body.clone(),
+                fds: Vec::new(),
             };
             let mut calls = Calls::default();
             give_back(&mut SisciStub(&mut calls), &late).unwrap();

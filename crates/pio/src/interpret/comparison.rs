@@ -1,5 +1,5 @@
-//! `cmp` and `test` of memory with a register or a constant: a program that polls a word may load it
-//! by nothing else.
+//! `cmp` and `test` of memory with a register or a constant: a program that polls a word may load
+//! it by nothing else.
 
 use iced_x86::Instruction;
 

@@ -1,0 +1,228 @@
+//! Cells of interrupts that a process takes from its broker.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use causeway_shm::Life;
+
+use super::Sisci;
+use super::registry::{Event, Registry};
+use crate::control::LateReply;
+use crate::error::{Error, Result};
+use crate::guest;
+use crate::remoting::{Malformed, decode_body};
+use crate::services::sisci::{CellChange, SisciStub, TakeCellReply, TakeCellRequest};
+
+/// Most cells that one call takes: a broker that has more is not believed.
+const CELLS_MAX: usize = 4096;
+
+/// One end of a connection between an interrupt and a session that triggers it.
+#[derive(Debug)]
+pub struct Cell {
+    /// Names it at both ends.
+    pub name: u64,
+    /// Node of the other end.
+    pub node: u32,
+    /// Life of the other end's session.
+    pub life: Life,
+    /// Its memory, sealed, for reading and writing (`causeway_shm::interrupt`).
+    pub memory: OwnedFd,
+    /// The eventfd that wakes the owner of the interrupt.
+    pub bell: OwnedFd,
+}
+
+impl Sisci {
+    /// Takes the cells of an interrupt (`local`), or of a connection to one, that were not taken
+    /// yet. Some of an interrupt may have been lost again by then.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`]: `EBADF` for no handle of this process.
+    pub fn take_cells(&self, handle: u32, local: bool) -> Result<Vec<Cell>> {
+        let request = TakeCellRequest { handle, local };
+        let mut taken = Vec::new();
+        while taken.len() < CELLS_MAX {
+            let next = self.session.call(|control, registry| {
+                let late = registry.late_cells(&request).and_then(Vec::pop);
+                if late.is_some() {
+                    return Ok(late);
+                }
+                let (reply, fds) = SisciStub(control).take_cell(&request, &[])?;
+                registry.take_in(&request, &reply, fds, control.is_in_guest())
+            })?;
+            match next {
+                Some(cell) => taken.push(cell),
+                None => break,
+            }
+        }
+        Ok(taken)
+    }
+}
+
+impl Registry {
+    /// What has come for an interrupt, or a connection to one, after its call had timed out.
+    fn late_cells(&mut self, of: &TakeCellRequest) -> Option<&mut Vec<Cell>> {
+        if of.local {
+            let kept = self.interrupts.get_mut(&of.handle);
+            kept.map(|kept| &mut kept.late)
+        } else {
+            let kept = self.interrupt_connections.get_mut(&of.handle);
+            kept.map(|kept| &mut kept.late)
+        }
+    }
+
+    /// Notes what the broker has given: `None` if it had no cell.
+    fn take_in(
+        &mut self,
+        of: &TakeCellRequest,
+        reply: &TakeCellReply,
+        fds: Vec<OwnedFd>,
+        is_in_guest: bool,
+    ) -> Result<Option<Cell>> {
+        let Some(name) = reply.cell else {
+            return Ok(None);
+        };
+        let [memory, bell] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
+        if of.local && is_in_guest {
+            let failed = Error::system("wait for an interrupt's doorbell");
+            guest::watch(AsFd::as_fd(&bell)).map_err(failed)?;
+        }
+        if of.local {
+            let kept = self.interrupts.get_mut(&of.handle);
+            kept.map(|kept| kept.cells.insert(name, reply.node));
+        } else {
+            let kept = self.interrupt_connections.get_mut(&of.handle);
+            kept.map(|kept| {
+                kept.ended = false;
+                kept.cells.insert(name, reply.node)
+            });
+            // A guest has no descriptors that another broker could hand on.
+            if !is_in_guest {
+                self.lendable.keep(of.handle, name, &memory, &bell);
+            }
+        }
+        Ok(Some(Cell {
+            name,
+            node: reply.node,
+            life: Life {
+                index: reply.life.index,
+                generation: reply.life.generation,
+            },
+            memory,
+            bell,
+        }))
+    }
+
+    /// Keeps a cell that came after its call had timed out, for the next call, and tells of it: the
+    /// broker gives each once.
+    pub(super) fn keep_cell(&mut self, late: LateReply, is_in_guest: bool) -> Result<()> {
+        let of: TakeCellRequest = decode_body(&late.request)?;
+        let reply: TakeCellReply = decode_body(&late.body)?;
+        if self.late_cells(&of).is_none() {
+            // Whom it was for has gone.
+            return Ok(());
+        }
+        let Some(cell) = self.take_in(&of, &reply, late.fds, is_in_guest)? else {
+            return Ok(());
+        };
+        let (change, name) = (CellChange::Added, cell.name);
+        if let Some(kept) = self.late_cells(&of) {
+            kept.push(cell);
+        }
+        self.tell(if of.local {
+            Event::Interrupt {
+                interrupt: of.handle,
+                change,
+                cell: name,
+            }
+        } else {
+            Event::RemoteInterrupt {
+                connection: of.handle,
+                change,
+                cell: name,
+            }
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remoting::encode_body;
+    use crate::services::session::LifeBody;
+    use crate::services::sisci::{ConnectInterruptRequest, InterruptReply};
+    use crate::session::Registry as _;
+    use crate::sisci::registry::{KeptInterrupt, KeptInterruptConnection};
+
+    fn file() -> OwnedFd {
+        use rustix::fs::{MemfdFlags, memfd_create};
+        memfd_create("a test's", MemfdFlags::CLOEXEC).unwrap()
+    }
+
+    fn late(handle: u32, local: bool, cell: Option<u64>) -> LateReply {
+        let life = LifeBody {
+            index: 3,
+            generation: 4,
+        };
+        let reply = TakeCellReply {
+            cell,
+            node: 8,
+            life,
+        };
+        let fds = cell.map(|_| vec![file(), file()]);
+        LateReply {
+            service: crate::services::sisci::SERVICE,
+            method: "take_cell",
+            request: encode_body(&TakeCellRequest { handle, local }),
+            body: encode_body(&reply),
+            fds: fds.unwrap_or_default(),
+        }
+    }
+
+    #[test]
+    fn a_cell_that_comes_too_late_is_there_for_the_next_call() {
+        let mut registry = Registry::default();
+        let kept = KeptInterrupt::new(InterruptReply::default(), false);
+        registry.interrupts.insert(5, kept);
+        let kept = KeptInterruptConnection::new(ConnectInterruptRequest::default());
+        registry.interrupt_connections.insert(5, kept);
+        for local in [true, false] {
+            registry.keep_cell(late(5, local, None), false).unwrap();
+            assert!(!registry.has_news());
+            registry.keep_cell(late(5, local, Some(9)), false).unwrap();
+            let (change, cell) = (CellChange::Added, 9);
+            let told = match local {
+                true => Event::Interrupt {
+                    interrupt: 5,
+                    change,
+                    cell,
+                },
+                false => Event::RemoteInterrupt {
+                    connection: 5,
+                    change,
+                    cell,
+                },
+            };
+            assert_eq!(registry.take_events(), [told]);
+            let of = TakeCellRequest { handle: 5, local };
+            let cell = registry.late_cells(&of).and_then(Vec::pop).unwrap();
+            assert_eq!((cell.name, cell.node, cell.life.generation), (9, 8, 4));
+            assert!(registry.late_cells(&of).unwrap().is_empty());
+        }
+        // The next broker hears of it as of any that was taken.
+        assert_eq!(registry.interrupts[&5].cells[&9], 8);
+        assert_eq!(registry.interrupt_connections[&5].cells[&9], 8);
+    }
+
+    #[test]
+    fn a_cell_for_what_has_gone_is_dropped() {
+        let mut registry = Registry::default();
+        registry.keep_cell(late(5, true, Some(9)), false).unwrap();
+        registry.keep_cell(late(5, false, Some(9)), false).unwrap();
+        assert!(!registry.has_news());
+        let mut few = late(5, true, Some(9));
+        few.fds.pop();
+        let kept = KeptInterrupt::new(InterruptReply::default(), false);
+        registry.interrupts.insert(5, kept);
+        assert!(registry.keep_cell(few, false).is_err() && !registry.has_news());
+    }
+}
