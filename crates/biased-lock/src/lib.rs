@@ -1,20 +1,20 @@
 //! A biased lock: taking it again is cheap for the thread that took it last.
 //!
-//! Most programs post and poll from one thread, and the helper thread looks only now and then. To
-//! take and to give back a lock costs such a program two locked instructions for each call, which
-//! also have all stores before them finish: as much as the rest of a short call. So a thread that
-//! has taken the lock many times in a row is given the *bias*: from then on it takes it by plain
-//! stores and loads. Who else wants it withdraws the bias first, which costs a system call; with
-//! each withdrawal the bias is harder to earn.
+//! Most programs post and poll from one thread, and the helper thread looks only now and then. An
+//! ordinary lock would cost such a program two locked instructions for each call, which also wait
+//! for all stores before them: as much as the rest of a short call. So a thread that has taken the
+//! lock many times in a row gets the *bias*: from then on it takes the lock by plain stores and
+//! loads. Another thread that wants the lock withdraws the bias first, which costs a system call.
+//! Each withdrawal makes the bias harder to earn.
 //!
 //! # Why two threads are never inside
 //!
 //! The thread with the bias stores that it is inside, and then loads whether it still has the bias.
-//! Who withdraws the bias stores that, calls `membarrier(2)`, and then loads whether the other is
-//! inside. The system call has every running thread of the process pass a full barrier: before it,
-//! the thread with the bias has made its store, which is seen; or after it, and then it sees that
-//! the bias is gone, and takes the ordinary lock. Each grant to another thread has a word of its
-//! own for "inside", so that a late store of a thread that had the bias once harms nobody.
+//! The thread that withdraws the bias stores that, calls `membarrier(2)`, and then loads whether
+//! the other is inside. The system call makes every running thread of the process pass a full
+//! barrier. If the thread with the bias has stored before that barrier, its store is seen. If it
+//! stores after it, it sees that the bias is gone, and takes the ordinary lock. Each grant of the
+//! bias has a word of its own for "inside", so a late store of an earlier holder does no harm.
 //!
 //! # The model
 //!

@@ -213,15 +213,17 @@ impl Config {
             let tenant = tenant.map_err(|why| format!("tenant {name:?}: {why}"))?;
             let path = |tenant: &Tenant| tenant.socket.as_ref().map(|socket| socket.path.clone());
             if tenants.iter().any(|other| other.name == tenant.name) {
-                return Err(format!("tenant {name:?} is there twice, or ours"));
+                return Err(format!(
+                    "tenant {name:?} is configured twice, or has the name of the broker's own"
+                ));
             }
             if tenants.iter().any(|other| path(other) == path(&tenant)) {
-                return Err(format!("tenant {name:?} has the socket of another"));
+                return Err(format!("tenant {name:?} has the socket of another tenant"));
             }
             tenants.push(tenant);
         }
         if tenants.len() > TENANTS_MAX {
-            return Err(format!("more than {TENANTS_MAX} tenants"));
+            return Err(format!("there are more than {TENANTS_MAX} tenants"));
         }
         Ok(Config {
             tenants,
@@ -342,8 +344,9 @@ impl LimitsTable {
         let bytes = |name: &str, given: &Option<Amount>, base: u64| match given {
             None => Ok(base),
             Some(Amount::Bytes(bytes)) => Ok(*bytes),
-            Some(Amount::Text(text)) => amount(text)
-                .ok_or_else(|| format!("limit {name} = {text:?} is no amount like \"64 GiB\"")),
+            Some(Amount::Text(text)) => amount(text).ok_or_else(|| {
+                format!("limit {name} = {text:?} is not an amount such as \"64 GiB\"")
+            }),
         };
         let most = Limits::default();
         Ok(Limits {
@@ -374,22 +377,27 @@ impl TenantTable {
         let printable = self.name.chars().all(|c| !c.is_control());
         if self.name.is_empty() || self.name.len() > TENANT_NAME_MAX || !printable {
             return Err(format!(
-                "the name is not 1 to {TENANT_NAME_MAX} bytes of text"
+                "the name must have 1 to {TENANT_NAME_MAX} bytes and no control characters"
             ));
         }
         if !self.socket.is_absolute() || self.socket.file_name().is_none() {
-            return Err("the socket's path is not absolute".into());
+            return Err(format!(
+                "the socket's path {:?} is not absolute, or names no file",
+                self.socket
+            ));
         }
         let mode = self.mode.unwrap_or(SOCKET_MODE);
         if mode & !MODE_BITS != 0 {
-            return Err(format!("mode 0o{mode:o} is none; write it like 0o660"));
+            return Err(format!(
+                "mode 0o{mode:o} is not a file mode; write it in octal, such as 0o660"
+            ));
         }
         let members = Members {
             users: resolve(&self.users, sys::user_number, "user")?,
             groups: resolve(&self.groups, sys::group_number, "group")?,
         };
         if members == Members::default() {
-            return Err("nobody is admitted: neither users nor groups".into());
+            return Err("nobody is admitted: name users or groups".into());
         }
         let one = |name: Option<Name>, find: Finder, what| -> Result<Option<u32>, String> {
             name.map(|name| number(&name, find, what)).transpose()
@@ -422,7 +430,9 @@ fn number(name: &Name, find: Finder, what: &str) -> Result<u32, String> {
         Name::Name(name) => find(name).ok_or_else(|| format!("there is no {what} {name:?}"))?,
     };
     if number == NOBODY {
-        return Err(format!("{what} {NOBODY} is nobody in particular"));
+        return Err(format!(
+            "{what} {NOBODY} is nobody in particular (the overflow id): name another"
+        ));
     }
     Ok(number)
 }

@@ -1,4 +1,4 @@
-//! The service's methods, for one client.
+//! The methods of the endpoints' service, called for one client.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What the broker knows: endpoints, their slots, their connections.
+//! The broker's tables of endpoints, their slots and their connections.
 
 mod connections;
 mod grants;

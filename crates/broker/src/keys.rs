@@ -61,13 +61,11 @@ fn read_secret(path: &Path, most: usize) -> Result<Vec<u8>, String> {
     })?;
     let meta = file.metadata().map_err(|error| named(&error.to_string()))?;
     if !meta.is_file() {
-        return Err(named("it is no regular file"));
+        return Err(named("it is not a regular file"));
     }
     let own = rustix::process::geteuid().as_raw();
     if meta.uid() != own && meta.uid() != 0 {
-        return Err(named(
-            "it belongs to another user than the broker's and root",
-        ));
+        return Err(named("it must belong to root or to the broker's user"));
     }
     if meta.mode() & OTHERS != 0 {
         let mode = meta.mode() & 0o777;

@@ -1,23 +1,23 @@
 //! `causewayd`: attaches endpoints, introduces them to each other, and cleans up after dead ones.
 //!
 //! One thread, one epoll loop ([`server`]); virtual machines have threads of their own.
-//! `causeway_fabric::remoting` decodes what clients say, and the loop carries it out on the tables
-//! of [`hub`]. A client reaches its own endpoint's entries only, and cannot name another's handle.
-//! No client can block the loop: sockets never wait, output is bounded, descriptors are examined
-//! before use.
+//! `causeway_fabric::remoting` decodes the requests of clients, and the loop carries them out on
+//! the tables of [`hub`]. A client reaches only the entries of its own endpoint, and cannot name
+//! another's handle. No client can block the loop: sockets never wait, output is bounded,
+//! descriptors are examined before use.
 //!
-//! - [`daemon`], [`config`], [`activation`]: start, locks, end; what it is told to serve, and
-//!   sockets that the service manager hands over;
-//! - [`server`], [`session`], [`listener`], [`admission`]: connections, the sockets they come in
-//!   by, and how many are admitted;
+//! - [`daemon`], [`config`], [`activation`]: start, locks and end; the configuration; sockets that
+//!   the service manager hands over;
+//! - [`server`], [`session`], [`listener`], [`admission`]: connections, the sockets that they come
+//!   to, and how many are admitted;
 //! - [`closers`], [`memory`]: descriptors that are not closed at once; `side_thread`: threads
 //!   beside the event loop;
 //! - [`ids`]: the names by which tables refer to each other;
-//! - [`hub`]: endpoints, their slots and connections; it alone knows the tables below, which know
-//!   nothing of it: [`pairing`] and [`rings`], [`segments`] and [`guest_tables`] (memory that
+//! - [`hub`]: endpoints, their slots and connections. It alone uses these tables, which do not
+//!   depend on it: [`pairing`] and [`rings`], [`segments`] and [`guest_tables`] (memory that
 //!   endpoints grant each other);
-//! - [`reaper`]: segments of the dead that others still hold; `process_end`, `final_acks`: how a
-//!   process died, and what is said in its place;
+//! - [`reaper`]: segments of dead processes that others still hold; `process_end`, `final_acks`:
+//!   how a process died, and the acknowledgments that the broker sends in its place;
 //! - [`boundary`]: which endpoints are inside one trust boundary; `suspended`: which of them are
 //!   stopped or frozen;
 //! - [`handler`]: the methods of the endpoints' service;

@@ -1,4 +1,4 @@
-//! The nodes that the configuration names, and those that each tenant's directory names.
+//! The SISCI nodes: those of the configuration, and those of each tenant's directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};

@@ -293,7 +293,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("{text:?} is not a number"))?;
     let range = INTERVAL_MIN..=INTERVAL_MAX;
     if !range.contains(&seconds) {
-        return Err(format!("not within {INTERVAL_MIN} and {INTERVAL_MAX}"));
+        return Err(format!("it must be {INTERVAL_MIN} to {INTERVAL_MAX} s"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
@@ -361,7 +361,7 @@ pub struct LimitOptions {
 }
 
 fn parse_amount(text: &str) -> Result<u64, String> {
-    amount(text).ok_or_else(|| format!("{text:?} is no amount like \"64 MiB\""))
+    amount(text).ok_or_else(|| format!("{text:?} is not an amount such as \"64 MiB\""))
 }
 
 /// What can be measured.

@@ -1,7 +1,5 @@
-//! How things are numbered: queue pairs, the slots of endpoints and their UDP ports; the bits of
-//! what an access may do; the size of a page.
-//!
-//! What several crates have to agree on stands here, once.
+//! Numbers that several crates must agree on: how queue pairs, the slots of endpoints and their UDP
+//! ports are numbered, the bits of access rights, and the size of a page.
 
 #![no_std]
 #![forbid(unsafe_code)]

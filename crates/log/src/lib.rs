@@ -1,10 +1,9 @@
 //! What the libraries log, if `CAUSEWAY_LOG` asks for it: lines on standard error, or in the file
 //! that `CAUSEWAY_LOG_FILE` names.
 //!
-//! The libraries live in programs that know nothing of them. So a line is one write(2); no
-//! descriptor is kept, since the program may close those that it does not know; nothing is kept in
-//! thread-local storage, since threads log while they end; and nothing is logged where data
-//! travels.
+//! The libraries live in programs that do not know of them. So a line is one write(2). No
+//! descriptor is kept, since the program may close those that it does not know. Nothing is kept in
+//! thread-local storage, since threads log while they end. Nothing is logged where data travels.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};

@@ -1,10 +1,10 @@
 //! Looking before sleeping.
 //!
-//! To wake a thread that sleeps takes the kernel 23 to 50 µs, many times what a message takes. So a
-//! thread that waits for an event looks for it for up to 150 µs first, where looks have been
-//! worth it lately and a processor is free to look on ([`Policy`]). Everything that waits in a call
-//! of ours decides by the same rules: [`Looks`] belongs to the place where threads wait, a channel
-//! say, and [`Wait`] is one wait there:
+//! The kernel takes 23 to 50 µs to wake a thread that sleeps, many times what a message takes. So a
+//! thread that waits for an event first looks for it for up to 150 µs, where looks have been
+//! worth it lately and a processor is free for it ([`Policy`]). All waiting calls of ours follow
+//! the same rules: [`Looks`] belongs to a place where threads wait, such as a channel, and [`Wait`]
+//! is one wait there:
 //!
 //! ```
 //! # use causeway_look::{Lookers, Looks};

@@ -1,4 +1,4 @@
-//! Sockets, bound.
+//! Creates and binds UDP sockets.
 
 use std::io;
 use std::net::SocketAddr;

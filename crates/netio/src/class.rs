@@ -1,4 +1,4 @@
-//! Traffic classes: what a datagram asks of the network, and what that says of itself.
+//! Traffic classes of datagrams: DSCP, and marks of congestion (ECN).
 
 /// The bits of a traffic class that are for congestion notification (RFC 3168 section 5).
 pub(crate) const ECN: u8 = 3;

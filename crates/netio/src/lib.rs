@@ -1,9 +1,9 @@
 //! UDP input and output with segmentation offload.
 //!
-//! One [`UdpPort`] is all the network that an endpoint has: a non-blocking socket for both address
-//! families on one port, sends and receives of many datagrams per system call (UDP GSO and GRO,
-//! through quinn-udp), and the ICMP errors that tell of peers that are gone or datagrams that are
-//! too big. [`path_mtu`] says how big they may be.
+//! An endpoint uses the network through [`UdpPort`]s alone: a non-blocking socket for both address
+//! families on one port, connected sockets for single peers, sends and receives of many datagrams
+//! per system call (UDP GSO and GRO, through quinn-udp), and the ICMP errors that report peers that
+//! are gone or datagrams that are too big. [`path_mtu`] says how big datagrams may be.
 //!
 //! # Fragmentation
 //! Datagrams normally carry "don't fragment", so that a path's limit is seen and respected. A

@@ -1,4 +1,4 @@
-//! What is to be sent, of which parts lie elsewhere.
+//! A batch of datagrams to be sent, parts of which lie outside of its buffer.
 
 use std::io;
 

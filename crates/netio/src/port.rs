@@ -1,4 +1,4 @@
-//! The UDP port of an endpoint.
+//! The UDP port of an endpoint: its sockets, and how datagrams are sent by them.
 
 mod receive;
 mod single;

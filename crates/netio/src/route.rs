@@ -1,4 +1,4 @@
-//! How large a datagram a route takes.
+//! Asks the kernel how large a datagram a route takes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

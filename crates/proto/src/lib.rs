@@ -1,22 +1,21 @@
 //! Sans-I/O protocol state machines.
 //!
-//! No socket, no clock, no thread: time is an argument ([`Instant`]), memory and completion queues
-//! are the [`host::Host`] trait, and the thing below (a UDP path or a shared-memory ring) pulls
-//! [units](unit::Unit) out and pushes them in through the [`ulp::Ulp`] trait.
+//! The crate has no socket, clock or thread: time is an argument ([`Instant`]), memory and
+//! completion queues are the [`host::Host`] trait, and the carrier below (TRP over UDP, or a ring
+//! in shared memory) takes [units](unit::Unit) and brings them through the [`ulp::Ulp`] trait.
 //!
-//! - [`qp`]: queue pairs, which join two things: `work`, the work queues, the same for every
-//!   transport, and a transport (`transport`, the trait; `transports`, a row for each), of which
-//!   there is `iwarp`, that of reliable and unreliable connections;
-//! - `datagram`: what a UD queue pair sends and takes, before which [`grh`] stands in a receive
-//!   buffer;
-//! - [`association`]: what seals those, where the wire is to be secured;
-//! - [`group`]: the same for multicast groups;
-//! - [`trp`]: the reliability protocol under them when the path is lossy;
-//! - [`express`]: the short way over it, of a message that is sent as it is posted;
-//! - [`ring`]: what carries them through memory that both sides share;
-//! - [`ddp`]: what units look like as bytes;
-//! - [`cm`]: how two programs agree on a connection;
-//! - [`pace`]: how much may be sent when, where a limit is set.
+//! - [`qp`]: queue pairs, which join two things: `work`, the work queues, which are the same for
+//!   every transport, and a transport (`transport` is the trait, `transports` has a row for each).
+//!   The one transport is `iwarp`, for reliable and unreliable connections;
+//! - `datagram`: UD queue pairs; [`grh`]: the header before a datagram in a receive buffer;
+//! - [`association`]: seals the datagrams of UD queue pairs on a secured wire;
+//! - [`group`]: seals those of multicast groups;
+//! - [`trp`]: the reliability protocol, which carries units over UDP;
+//! - [`express`]: the short way over TRP, for a message that is sent as it is posted;
+//! - [`ring`]: carries units through memory that both sides share;
+//! - [`ddp`]: units as DDP segments;
+//! - [`cm`]: the connection manager's state machine;
+//! - [`pace`]: limits on how much is sent when.
 
 pub mod association;
 pub mod bytes;

@@ -1,5 +1,5 @@
-//! The vocabulary of verbs, free of its C layout. Values match `<infiniband/verbs.h>` where the C
-//! ABI passes them through; see the man page named at each item.
+//! The types of verbs, independent of their C layout. Values match `<infiniband/verbs.h>` where the
+//! C ABI passes them through; see the man page named at each item.
 
 use bitflags::bitflags;
 pub use causeway_identity::Access;

@@ -1,7 +1,7 @@
-//! Settings that libraries take from the environment, by the one way that there is to them.
+//! Reads the settings that libraries take from the environment; all of them do so here.
 //!
-//! A set-user-id program, or one with capabilities of its file's, runs for somebody who is not to
-//! be obeyed: there nothing is set (`AT_SECURE`, `getauxval(3)`, as with `secure_getenv(3)`).
+//! In a program with set-user-id or file capabilities nothing is set, since its environment comes
+//! from somebody with fewer rights (`AT_SECURE`, `getauxval(3)`, as with `secure_getenv(3)`).
 //!
 //! All functions may be called by several threads at once, as long as none changes the environment
 //! meanwhile (`setenv(3)`).

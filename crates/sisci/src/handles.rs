@@ -1,4 +1,4 @@
-//! What programs hold: handles that are looked up, never followed.
+//! The handles that programs hold, which are looked up and never followed.
 //!
 //! A handle names an entry of a table and the entry's generation, so that one of something removed
 //! is told from that of its successor, and one that never was is no harm.

@@ -1,4 +1,4 @@
-//! What a process has of the library: its objects, its session with the broker, its threads.
+//! The library's state in a process: its objects, its session with the broker, its threads.
 //!
 //! Nothing is created before a descriptor is opened. A child made by fork(2) begins with nothing:
 //! what it inherited is left alone, since its locks may be held by threads that the child has not.

@@ -1,4 +1,4 @@
-//! Local segments.
+//! Local segments: memory of this process that it offers to others.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Mappings of segments.
+//! Mappings of the memory of segments into this process.
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;

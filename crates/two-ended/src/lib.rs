@@ -1,17 +1,17 @@
 //! A queue with a lock at each end.
 //!
-//! Who puts a value in takes the lock of the one end, and who takes a value out that of the other
-//! one. So a thread that puts and one that takes do not wait for each other, and as long as each
-//! end is one thread's, its lock is biased towards that (`causeway-biased-lock`).
+//! A thread that puts a value in takes the lock of one end, and a thread that takes a value out
+//! that of the other. So the two do not wait for each other, and while each end is used by one
+//! thread, its lock is biased towards that thread (`causeway-biased-lock`).
 //!
 //! # What the ends have in common
 //!
-//! The places, and a *mark* for each end: how many values were put in, and taken out, ever. A place
-//! belongs to the taking end while it holds a value, from the one mark to the other, and to the
-//! putting end otherwise. Who puts writes the place and then *releases* the tail mark; who takes
-//! has *acquired* that. Who takes has read the place before it releases the head mark; who puts has
-//! acquired that before it writes the place again. Each mark lies on lines of its own. Who puts
-//! looks at the other mark only when the queue seems full.
+//! The ends share the places, and a *mark* for each end: how many values were put in, and taken
+//! out, ever. A place belongs to the taking end while it holds a value, that is between the marks,
+//! and to the putting end otherwise. The putting end writes a place and then *releases* the tail
+//! mark, which the taking end *acquires*. The taking end reads a place and then releases the head
+//! mark, which the putting end acquires before it writes the place again. Each mark lies on cache
+//! lines of its own. The putting end looks at the head mark only when the queue seems full.
 //!
 //! What reaches into the middle of the queue, and what makes more places, has both locks, the
 //! putting end's first ([`Producer::whole`]).

@@ -1,4 +1,4 @@
-//! Why what has come is not understood, by DDP, RDMAP and Terminate alike.
+//! The errors of decoding, common to DDP, RDMAP and Terminate.
 
 use core::fmt;
 

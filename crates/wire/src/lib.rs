@@ -1,4 +1,8 @@
-//! Codecs of the Causeway wire formats: TRP, DDP (RFC 5041), RDMAP (RFC 5040, RFC 7306).
+//! Codecs of the Causeway wire formats: TRP, DDP (RFC 5041), RDMAP (RFC 5040, RFC 7306), the
+//! connection manager's datagrams, UD datagrams, and the sealed forms of these.
+//!
+//! They turn bytes into values and back, without I/O or state, and no input makes them panic.
+//! `docs/WIRE.md` describes every byte.
 #![no_std]
 #![forbid(unsafe_code)]
 

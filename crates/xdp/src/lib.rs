@@ -6,9 +6,8 @@
 //! [`Bypass`], by which it sends and receives the short datagrams of one UDP port that it has
 //! bound. All others, and all once the bypass is lost, travel by the port's UDP sockets.
 //!
-//! The kernel is trusted: what its rings say is bounded before memory is touched, and no more. The
-//! bytes of frames are foreign: they are copied once, and then taken apart by safe code
-//! ([`frame`]).
+//! The kernel is trusted: the values in its rings are only bounded before memory is touched. The
+//! bytes of frames are foreign: they are copied once, and then parsed by safe code ([`frame`]).
 
 pub mod bpf;
 mod bypass;

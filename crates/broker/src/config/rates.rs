@@ -23,8 +23,9 @@ impl RatesTable {
         let bytes = |name: &str, given: &Option<Amount>, base| match given {
             None => Ok(base),
             Some(Amount::Bytes(bytes)) => Ok(*bytes),
-            Some(Amount::Text(text)) => amount(text)
-                .ok_or_else(|| format!("rate {name} = {text:?} is no amount like \"64 MiB\"")),
+            Some(Amount::Text(text)) => amount(text).ok_or_else(|| {
+                format!("rate {name} = {text:?} is not an amount such as \"64 MiB\"")
+            }),
         };
         Ok(Rates {
             bytes: bytes("bytes", &self.bytes, base.bytes)?,
@@ -54,7 +55,7 @@ pub(super) fn of_vms(tables: &[VmTable]) -> Result<BTreeMap<String, Rates>, Stri
         let rates = rates.over(&Rates::default());
         let rates = rates.map_err(|why| format!("vm {name:?}: {why}"))?;
         if vms.insert(name.clone(), rates).is_some() {
-            return Err(format!("vm {name:?} is there twice"));
+            return Err(format!("vm {name:?} is configured twice"));
         }
     }
     Ok(vms)

@@ -67,7 +67,7 @@ impl SisciTable {
     /// The nodes.
     pub fn nodes(self) -> Result<Vec<NodeSpec>, String> {
         if self.node.len() > NODES_MAX {
-            return Err(format!("more than {NODES_MAX} SISCI nodes"));
+            return Err(format!("there are more than {NODES_MAX} SISCI nodes"));
         }
         let mut nodes: Vec<NodeSpec> = Vec::new();
         for table in self.node {
@@ -75,7 +75,7 @@ impl SisciTable {
             let NodeSpec { id, addresses, .. } = &spec;
             for other in &nodes {
                 if other.id == *id {
-                    return Err(format!("SISCI node {id} is there twice"));
+                    return Err(format!("SISCI node {id} is configured twice"));
                 }
                 if other.addresses.iter().any(|one| addresses.contains(one)) {
                     return Err(format!(
@@ -124,7 +124,7 @@ fn checked(whose: &str, name: &str) -> Result<String, String> {
     let printable = name.chars().all(|c| !c.is_control());
     if name.is_empty() || name.len() > NAME_MAX || !printable {
         return Err(format!(
-            "the name of {whose} is not 1 to {NAME_MAX} bytes of text"
+            "the name of {whose} must have 1 to {NAME_MAX} bytes and no control characters"
         ));
     }
     Ok(name.to_owned())

@@ -78,7 +78,7 @@ fn mistakes_are_named() {
             "no user \"no-such-user\"",
         ),
         (WEB.replace("'root'", "65534"), "nobody in particular"),
-        (WEB.replace("web'", "default'"), "twice, or ours"),
+        (WEB.replace("web'", "default'"), "twice, or has the name"),
         (WEB.replace("'web'", "''"), "the name"),
         (more("mode = 660"), "mode 0o1224"),
         (more("groups = ['no-such-group']"), "no group"),
@@ -91,7 +91,10 @@ fn mistakes_are_named() {
             "[[sisci.node]]\nid = 8\ntrust = 'all'".to_owned(),
             "unknown variant",
         ),
-        ("[[sisci.node]]\nid = 8\n".repeat(2), "8 is there twice"),
+        (
+            "[[sisci.node]]\nid = 8\n".repeat(2),
+            "8 is configured twice",
+        ),
         (
             "[[sisci.node]]\nid = 8\naddresses = ['10.0.0.300']".to_owned(),
             "IP",

@@ -148,7 +148,11 @@ impl WireRules {
 
     fn check(self) -> Result<WireRules, String> {
         if self.may_require() && self.keys.is_empty() {
-            return Err("the wire is to be secured, and no key is named for that".into());
+            return Err(
+                "the wire is to be secured without a key: name a key file by key in [wire], by \
+                        wire_key in the [[tenant]], or by CAUSEWAY_WIRE_KEY"
+                    .into(),
+            );
         }
         Ok(self)
     }
@@ -158,12 +162,16 @@ impl WireTable {
     /// What holds for tenants that do not say otherwise.
     pub fn rules(&self) -> Result<WireRules, String> {
         if self.network.len() > NETWORKS_MAX {
-            return Err(format!("more than {NETWORKS_MAX} networks"));
+            return Err(format!("[wire] has more than {NETWORKS_MAX} networks"));
         }
         let networks = self.network.iter().map(|table| {
             let network = Network::parse(&table.network);
-            let network = network
-                .ok_or_else(|| format!("{:?} is no network like \"10.0.0.0/8\"", table.network))?;
+            let network = network.ok_or_else(|| {
+                format!(
+                    "{:?} is not a network such as \"10.0.0.0/8\"",
+                    table.network
+                )
+            })?;
             Ok((network, table.secure == Secure::Required))
         });
         WireRules {

@@ -1,4 +1,4 @@
-//! Blocks: their memory, and their holders.
+//! The blocks of pools: their memory, and the sessions that hold them.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

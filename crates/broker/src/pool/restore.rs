@@ -1,4 +1,4 @@
-//! What comes back after a restart of the broker.
+//! Restores pools and blocks after a restart of the broker.
 //!
 //! Sessions return with their lives, owners bring their blocks with all grants, and other holders
 //! say which blocks they hold. They come in any order. So for a while a block may be named that its

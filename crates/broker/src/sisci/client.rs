@@ -1,4 +1,4 @@
-//! The service's methods, for one caller.
+//! The methods of the SISCI service, called for one client.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

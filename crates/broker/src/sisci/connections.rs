@@ -1,4 +1,4 @@
-//! Connections to segments.
+//! Connections of sessions to SISCI segments.
 
 use std::os::fd::OwnedFd;
 

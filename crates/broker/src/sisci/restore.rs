@@ -1,4 +1,4 @@
-//! What was made under an earlier broker, and is presented again.
+//! Restores what sessions made under an earlier broker and present to this one.
 //!
 //! Owners and connected sessions come back in any order. A thing is proved to be the same by its
 //! name, which is random and known only to those that share it, and by its life. A session that

@@ -1,4 +1,4 @@
-//! Local segments.
+//! The SISCI segments that sessions of this host have created.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What one VM has: sessions, and the segments and doorbells behind its handles.
+//! The state of one VM: its sessions, and the segments and doorbells behind its handles.
 //!
 //! A session is a Unix socket pair: one end is a client of the broker like any other, the other is
 //! here. So the broker's loop, its limits and its dispatch do not know of virtqueues. Here

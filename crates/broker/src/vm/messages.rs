@@ -1,6 +1,5 @@
-//! What travels over the virtqueues (docs/VM.md): pure decoding of what a guest says, and encoding
-//! of what it is told. A remoting message goes unchanged in the middle, with handles in the place
-//! of descriptors.
+//! The messages on the virtqueues (docs/VM.md): decodes those of a guest, and encodes those to it.
+//! A remoting message is passed on unchanged inside, with handles in the place of descriptors.
 
 use causeway_fabric::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};
 

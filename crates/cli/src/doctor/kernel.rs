@@ -79,10 +79,10 @@ fn is_called() -> bool {
 /// `filtered`: a filter of system calls may be why the broker is needed.
 fn through_broker(passed: causeway_fabric::Result<Option<OwnedFd>>, filtered: bool) -> Finding {
     const TOPIC: &str = "userfaultfd";
-    let without = "memory of programs with several threads is not shared in place, and travels \
-                   through rings";
+    let without = "memory of programs with several threads is not shared in place, and its \
+                   data travels through rings";
     let more = if filtered {
-        "; a container has one with --device /dev/userfaultfd"
+        "; start a container with --device /dev/userfaultfd"
     } else {
         ""
     };
@@ -91,8 +91,8 @@ fn through_broker(passed: causeway_fabric::Result<Option<OwnedFd>>, filtered: bo
         Ok(None) => Finding::warn(
             TOPIC,
             format!(
-                "none: {without}; a broker of root's that lists this user under userfaultfd in \
-                 causewayd.toml can pass one on{more}"
+                "none: {without}; root's broker can pass one on if userfaultfd in causewayd.toml \
+                 lists this user{more}"
             ),
         ),
         Err(error) => Finding::warn(TOPIC, format!("none: {without}; the broker: {error}{more}")),
@@ -105,30 +105,34 @@ pub fn page_references() -> Vec<Finding> {
     let tells = |reach| Pagemap::open().is_ok_and(|pagemap| self_test(&pagemap, reach));
     vec![if !tells(Reach::Own) {
         let mend = if is_filtered() {
-            "allow mbind(2) and vmsplice(2) in the seccomp policy; a container's allows them with \
+            "allow mbind(2) and vmsplice(2) in the seccomp policy, for a container by \
              --cap-add SYS_NICE"
         } else {
-            "that takes Linux with CONFIG_NUMA and CONFIG_MIGRATION"
+            "use a kernel with CONFIG_NUMA and CONFIG_MIGRATION"
         };
         Finding::warn(
             TOPIC,
             format!(
-                "the kernel does not tell who refers to pages: memory is not shared in place, and \
-                 travels through rings; {mend}"
+                "the kernel does not tell whether anybody else refers to a page, so memory is not \
+                 shared in place, and its data travels through rings; {mend}"
             ),
         )
     } else if tells(Reach::All) {
-        Finding::ok(TOPIC, "the kernel tells, also of pages that peers map")
+        Finding::ok(
+            TOPIC,
+            "the kernel reports them, also for pages that peers map",
+        )
     } else {
         match status::asker(&Address::from_env()) {
             Ok(Some(_)) => Finding::ok(
                 TOPIC,
-                "told by the kernel and, if peers map them, the broker",
+                "the kernel reports them, and the broker does for pages that peers map",
             ),
             _ => Finding::warn(
                 TOPIC,
-                "of pages that peers map neither the kernel tells this process (CAP_SYS_NICE) nor \
-                 the broker: memory is not shared in place with processes of other users",
+                "neither the kernel nor the broker reports them for pages that peers map, so \
+                 memory is not shared in place with processes of other users; give this process \
+                 or its broker CAP_SYS_NICE",
             ),
         }
     }]
@@ -218,8 +222,8 @@ pub fn processors() -> Vec<Finding> {
         match std::thread::available_parallelism().map(usize::from) {
             Ok(1) => Finding::warn(
                 TOPIC,
-                "one only: two programs that poll take turns by the scheduler's clock; let them \
-                 wait for events",
+                "only one: two programs that poll have to wait for each other's time slice; let \
+                 them wait for events instead",
             ),
             Ok(count) => Finding::ok(TOPIC, format!("{count} for this process")),
             Err(error) => Finding::warn(TOPIC, format!("number unknown: {error}")),
@@ -252,7 +256,10 @@ mod tests {
         assert_eq!(through_broker(Ok(Some(null())), true).verdict, Verdict::Ok);
         let none = through_broker(Ok(None), false);
         assert_eq!(none.verdict, Verdict::Warn);
-        assert!(none.text.ends_with("causewayd.toml can pass one on"));
+        assert!(
+            none.text
+                .ends_with("userfaultfd in causewayd.toml lists this user")
+        );
         let filtered = through_broker(Ok(None), true);
         assert!(filtered.text.ends_with("--device /dev/userfaultfd"));
         let gone = through_broker(Err(causeway_fabric::Error::BrokerGone), false);

@@ -45,7 +45,7 @@ fn locked_memory() -> Finding {
         Some(bytes) => Finding::warn(
             TOPIC,
             format!(
-                "{} KiB; Causeway locks nothing, but some programs look at this limit first: \
+                "{} KiB; Causeway locks no memory, but some programs check this limit first: \
                  ulimit -l unlimited",
                 bytes >> 10
             ),
@@ -69,8 +69,9 @@ fn open_files() -> Finding {
             TOPIC,
             format!(
                 "{count}, and the hard limit is less than {ENOUGH_FILES}, which programs with \
-                 many peers need: a container has more with --ulimit nofile={ENOUGH_FILES}, a \
-                 service with LimitNOFILE={ENOUGH_FILES}, a session by /etc/security/limits.conf"
+                 many peers need: raise it for a container by --ulimit nofile={ENOUGH_FILES}, \
+                 for a service by LimitNOFILE={ENOUGH_FILES}, for a session in \
+                 /etc/security/limits.conf"
             ),
         ),
     }

@@ -31,16 +31,16 @@ pub fn ports() -> Vec<Finding> {
         0 => Finding::fail(
             TOPIC,
             format!(
-                "none of {range} can be bound: {}{}",
+                "none of the ports {range} can be bound: {}{}",
                 why_not(&bind(PORT_MIN)),
                 holder()
             ),
         ),
         free if free < usize::from(Slot::COUNT) / 2 => Finding::warn(
             TOPIC,
-            format!("only {free} of {range} are free{}", holder()),
+            format!("only {free} of the ports {range} are free{}", holder()),
         ),
-        free => Finding::ok(TOPIC, format!("{free} of {range} are free")),
+        free => Finding::ok(TOPIC, format!("{free} of the ports {range} are free")),
     }];
     findings.extend(ephemeral_overlap());
     findings
@@ -68,7 +68,7 @@ fn ephemeral_overlap() -> Option<Finding> {
         Finding::warn(
             "ephemeral ports",
             format!(
-                "they begin at {low} and overlap Causeway's: sysctl \
+                "they begin at {low} and overlap Causeway's ports: sysctl \
                  net.ipv4.ip_local_reserved_ports={PORT_MIN}-{PORT_MAX}"
             ),
         )
@@ -85,7 +85,12 @@ pub fn offload() -> Vec<Finding> {
     const TOPIC: &str = "UDP offload";
     let socket = match UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) {
         Ok(socket) => socket,
-        Err(error) => return vec![Finding::fail(TOPIC, format!("no UDP socket: {error}"))],
+        Err(error) => {
+            return vec![Finding::fail(
+                TOPIC,
+                format!("cannot make a UDP socket: {error}"),
+            )];
+        }
     };
     let gso = set_option(socket.as_raw_fd(), UDP_SEGMENT, 1400);
     let gro = set_option(socket.as_raw_fd(), UDP_GRO, 1);

@@ -146,7 +146,7 @@ fn place_for(error: &Error) -> &'static str {
             "mount a tmpfs there, in a container --tmpfs /run, or set CAUSEWAY_RUNTIME_DIR to a \
              directory that can be written"
         }
-        _ => "or set CAUSEWAY_RUNTIME_DIR",
+        _ => "correct that, or set CAUSEWAY_RUNTIME_DIR to another directory",
     }
 }
 
@@ -171,7 +171,7 @@ fn way_to(socket: &Path) -> String {
     let dir = socket.parent().unwrap_or(socket).display();
     match std::fs::symlink_metadata(socket) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => format!(
-            "there is no such file: start that broker, and give a container its directory, \
+            "there is no such file: start that broker; mount its directory in a container, \
              -v {dir}:{dir}"
         ),
         Ok(_) if socket == Path::new(MACHINE_SOCKET) && may_write(socket) => {
@@ -180,16 +180,16 @@ fn way_to(socket: &Path) -> String {
                 .to_owned()
         }
         Ok(found) if may_write(socket) => format!(
-            "the broker of user {} that made it does not listen any more: start it",
+            "the broker of user {} that made it does not listen any more: start it again",
             found.uid()
         ),
         Ok(found) => format!(
-            "it lets group {} in: usermod -aG {0} USER, and log in again; a container has the \
-             group with --group-add {}",
+            "it admits the group {}: usermod -aG {0} USER, and log in again; in a container, \
+             --group-add {}",
             group_name(found.gid()),
             found.gid()
         ),
-        Err(error) => format!("{dir}: {error}: its owner has to let this user in"),
+        Err(error) => format!("{dir}: {error}: its owner has to give this user access"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a port receives.
+//! How a port receives datagrams.
 
 use std::array;
 use std::io::{self, IoSliceMut};

@@ -1,4 +1,4 @@
-//! A port's sockets for single peers.
+//! The connected sockets of a port, each for a single peer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -114,7 +114,7 @@ impl NodeRecord {
             return Err(format!("{} addresses", record.addresses.len()));
         }
         if let Some(odd) = record.addresses.iter().find(|a| !is_address(a)) {
-            return Err(format!("{odd} is no host's address"));
+            return Err(format!("{odd} is not an address of a host"));
         }
         if record.port == 0 {
             return Err("port 0".to_owned());
@@ -149,7 +149,7 @@ impl TenantRecord {
         let record: TenantRecord = parse(value)?;
         let odd = record.nodes.iter().flatten().find(|id| !is_node_id(**id));
         match odd {
-            Some(odd) => Err(format!("{odd} is no node's id")),
+            Some(odd) => Err(format!("{odd} is not a node id")),
             None => Ok(record),
         }
     }

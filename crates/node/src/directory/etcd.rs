@@ -345,7 +345,9 @@ impl Etcd {
         let answer = match self.ask_for("/v3/auth/authenticate", &request, None, patience) {
             Err(Failure::Refused { code, message }) if is_needless(code, &message) => {
                 if !self.told_needless.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("etcd asks nobody for a user: everybody may write there");
+                    tracing::warn!(
+                        "etcd asks nobody for a user, so anybody who reaches it may write there"
+                    );
                 }
                 return Ok(None);
             }
@@ -400,7 +402,7 @@ impl Etcd {
             (_, Some(why)) => Err(why),
             (Ok(answer), None) if status.is_success() => Ok(answer),
             _ => Err(away(&format!(
-                "HTTP status {status}, and no answer of etcd's"
+                "HTTP status {status}, without an answer of etcd's"
             ))),
         }
     }
@@ -500,7 +502,7 @@ fn has_lapsed(why: &std::io::Error) -> bool {
 }
 
 fn odd(what: &str) -> Failure {
-    Failure::Away(format!("the answer is none of etcd's: {what}"))
+    Failure::Away(format!("this is not an answer of etcd's: {what}"))
 }
 
 /// The gateway writes 64-bit numbers as strings.

@@ -51,10 +51,10 @@ fn read(path: &Path) -> Result<String, String> {
     let file = file.map_err(|why| why.to_string())?;
     let meta = file.metadata().map_err(|why| why.to_string())?;
     if !meta.is_file() {
-        return Err("it is no regular file".to_owned());
+        return Err("it is not a regular file".to_owned());
     }
     if ![0, rustix::process::geteuid().as_raw()].contains(&meta.uid()) {
-        return Err("it belongs to another user than the daemon's and root".to_owned());
+        return Err("it must belong to root or to the daemon's user".to_owned());
     }
     if meta.mode() & OTHERS != 0 {
         let mode = meta.mode() & 0o777;
@@ -66,7 +66,9 @@ fn read(path: &Path) -> Result<String, String> {
     read.map_err(|why| why.to_string())?;
     let password = text.trim_end_matches(['\r', '\n']);
     if password.is_empty() || password.len() as u64 > PASSWORD_BYTES_MAX {
-        return Err(format!("a password has 1 to {PASSWORD_BYTES_MAX} bytes"));
+        return Err(format!(
+            "a password must have 1 to {PASSWORD_BYTES_MAX} bytes"
+        ));
     }
     Ok(password.to_owned())
 }

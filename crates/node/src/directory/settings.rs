@@ -142,6 +142,7 @@ impl Settings {
 }
 
 fn resolve(table: DirectoryTable) -> Result<Settings, String> {
+    let (lease, renew) = times(&table)?;
     let uname = rustix::system::uname();
     let host = table.host;
     let host = host.unwrap_or_else(|| uname.nodename().to_string_lossy().into_owned());
@@ -161,7 +162,10 @@ fn resolve(table: DirectoryTable) -> Result<Settings, String> {
         }
     }
     if table.etcd.is_empty() || table.etcd.len() > ENDPOINTS_MAX {
-        return Err(format!("etcd has 1 to {ENDPOINTS_MAX} members"));
+        return Err(format!(
+            "etcd names {} members; it must name 1 to {ENDPOINTS_MAX} members",
+            table.etcd.len()
+        ));
     }
     let etcd: Result<Vec<String>, String> = table.etcd.iter().map(|url| endpoint(url)).collect();
     let etcd = etcd?;
@@ -169,27 +173,17 @@ fn resolve(table: DirectoryTable) -> Result<Settings, String> {
         return Err(format!("{odd} is not an address that other hosts reach"));
     }
     if table.addresses.len() > NODE_ADDRESSES_MAX {
-        return Err(format!("more than {NODE_ADDRESSES_MAX} addresses"));
-    }
-    let lease = Duration::from_secs(table.lease_seconds);
-    let renew = Duration::from_millis(table.renew_ms);
-    if !(LEASE_SECONDS_MIN..=LEASE_SECONDS_MAX).contains(&table.lease_seconds) {
         return Err(format!(
-            "a lease lasts {LEASE_SECONDS_MIN} to {LEASE_SECONDS_MAX} s"
-        ));
-    }
-    if table.renew_ms < RENEW_MS_MIN || renew * 2 > lease {
-        return Err(format!(
-            "a lease is renewed every {RENEW_MS_MIN} ms at most, and twice in its time at least"
+            "addresses has more than {NODE_ADDRESSES_MAX} addresses"
         ));
     }
     let own = match (table.certificate, table.key) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return Err("certificate and key belong together".to_owned()),
+        _ => return Err("certificate and key belong together: set both or neither".to_owned()),
     };
     if table.ca.is_none() && etcd.iter().any(|url| url.starts_with("https:")) {
-        return Err("https needs ca, the certificates that are believed".to_owned());
+        return Err("an https URL needs ca, a file with the trusted certificates".to_owned());
     }
     let login = login(table.user, table.password_file, &etcd)?;
     let cache = table.cache.unwrap_or_else(|| {
@@ -211,6 +205,25 @@ fn resolve(table: DirectoryTable) -> Result<Settings, String> {
     })
 }
 
+/// How long the lease lasts, and how often it is renewed.
+fn times(table: &DirectoryTable) -> Result<(Duration, Duration), String> {
+    let lease = Duration::from_secs(table.lease_seconds);
+    let renew = Duration::from_millis(table.renew_ms);
+    if !(LEASE_SECONDS_MIN..=LEASE_SECONDS_MAX).contains(&table.lease_seconds) {
+        return Err(format!(
+            "lease_seconds = {} is not within {LEASE_SECONDS_MIN} and {LEASE_SECONDS_MAX}",
+            table.lease_seconds
+        ));
+    }
+    if table.renew_ms < RENEW_MS_MIN || renew * 2 > lease {
+        return Err(format!(
+            "renew_ms = {} must be at least {RENEW_MS_MIN} and at most half of lease_seconds",
+            table.renew_ms
+        ));
+    }
+    Ok((lease, renew))
+}
+
 /// Who this host is to etcd, if etcd asks.
 fn login(
     user: Option<String>,
@@ -219,14 +232,14 @@ fn login(
 ) -> Result<Option<Login>, String> {
     match (user, password_file) {
         (None, None) => Ok(None),
-        (Some(_), Some(_)) if !etcd.iter().all(|url| url.starts_with("https:")) => {
-            Err("a password is sent by https alone".to_owned())
-        }
+        (Some(_), Some(_)) if !etcd.iter().all(|url| url.starts_with("https:")) => Err(
+            "user and password_file need https URLs: a password is sent by https alone".to_owned(),
+        ),
         (Some(user), Some(password_file)) if !user.is_empty() => Ok(Some(Login {
             user,
             password_file,
         })),
-        _ => Err("user and password_file belong together".to_owned()),
+        _ => Err("user and password_file belong together: set both or neither".to_owned()),
     }
 }
 
@@ -300,9 +313,9 @@ mod tests {
             ("'lab'", "'l/ab'", "cluster \"l/ab\""),
             ("host = 'a'", "host = ''", "host \"\""),
             ("host = 'a'", "addresses = ['127.0.0.1']", "127.0.0.1"),
-            ("host = 'a'", "lease_seconds = 0", "a lease lasts"),
-            ("host = 'a'", "renew_ms = 6000", "twice"),
-            ("host = 'a'", "renew_ms = 1", "twice"),
+            ("host = 'a'", "lease_seconds = 0", "lease_seconds = 0"),
+            ("host = 'a'", "renew_ms = 6000", "at most half"),
+            ("host = 'a'", "renew_ms = 1", "at least"),
             ("host = 'a'", "key = '/k'", "belong together"),
             ("host = 'a'", "user = 'u'", "belong together"),
             (

@@ -70,7 +70,7 @@ impl View {
     pub fn apply(&mut self, entry: &Stored) -> Result<(), String> {
         let name = &entry.key;
         let odd = |why: &str| format!("{}: {why}", name.escape_default());
-        let key = Key::parse(name).ok_or_else(|| odd("no key of a directory"))?;
+        let key = Key::parse(name).ok_or_else(|| odd("not a key of a directory"))?;
         let value = entry.value.as_deref();
         if value.is_some_and(|value| value.len() > VALUE_BYTES_MAX) {
             self.remove(&key);

@@ -54,7 +54,7 @@ pub fn begin(shared: &Arc<Shared>) {
     let sisci = match Sisci::open_as(Some(&shared.broker), Some(node)) {
         Ok(sisci) => sisci,
         Err(error) => {
-            return tracing::warn!(%error, node, "processes without a network are not carried for");
+            return tracing::warn!(%error, node, "no relay for processes without a network");
         }
     };
     let shared = Arc::clone(shared);
@@ -65,7 +65,7 @@ pub fn begin(shared: &Arc<Shared>) {
         }
     });
     if let Err(error) = spawned {
-        tracing::warn!(%error, "no thread: processes without a network are not carried for");
+        tracing::warn!(%error, "no relay for processes without a network: no thread");
     }
 }
 
@@ -77,18 +77,18 @@ fn await_number(sisci: &Sisci) -> Option<u32> {
     loop {
         let error = match sisci.create_interrupt(Some(RELAY_NUMBER), true, false) {
             Ok(made) => {
-                tracing::info!("processes without a network are carried for");
+                tracing::info!("the relay serves processes without a network");
                 return Some(made.interrupt);
             }
             Err(error) => error,
         };
         if !is_passing(&error) {
-            tracing::warn!(%error, "processes without a network are not carried for");
+            tracing::warn!(%error, "no relay for processes without a network");
             return None;
         }
         if !told {
             told = true;
-            tracing::info!(%error, "processes without a network are carried for later");
+            tracing::info!(%error, "the relay waits until the broker gives it its interrupt");
         }
         // A broker's end shows by the call.
         let _ = poll(&mut [], Some(&timespec(RELAY_NUMBER_INTERVAL)));
@@ -114,7 +114,7 @@ fn take_processes(shared: &Arc<Shared>, sisci: &Sisci, interrupt: u32) {
         let mut fds = [PollFd::from_borrowed_fd(sisci.event_fd(), PollFlags::IN)];
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(why) => return tracing::error!(%why, "no more processes are carried for"),
+            Err(why) => return tracing::error!(%why, "the relay takes no more processes"),
         }
         let Ok(events) = sisci.poll_events() else {
             return;
@@ -129,12 +129,14 @@ fn take_processes(shared: &Arc<Shared>, sisci: &Sisci, interrupt: u32) {
                         .into_iter()
                         .for_each(|cell| carry(shared, cell, &taken)),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot take a process");
+                        tracing::warn!(%error, "the relay cannot take a process");
                         let _ = poll(&mut [], Some(&timespec(SCARCITY)));
                     }
                 },
                 Event::InterruptForgotten { .. } => {
-                    return tracing::error!("the broker has given the relay's place to another");
+                    return tracing::error!(
+                        "the broker has given the relay's interrupt to another session"
+                    );
                 }
                 // If it fails, the event comes again.
                 Event::BrokerGone => drop(sisci.session().reattach()),
@@ -147,7 +149,7 @@ fn take_processes(shared: &Arc<Shared>, sisci: &Sisci, interrupt: u32) {
 /// Carries for a process until its end, in a thread of its own.
 fn carry(shared: &Arc<Shared>, cell: Cell, taken: &Arc<AtomicUsize>) {
     let Some(place) = Place::take(taken) else {
-        return tracing::warn!("refused: too many processes without a network");
+        return tracing::warn!("refused: the relay serves too many processes already");
     };
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name(THREAD_OF_PROCESS.into());
@@ -156,7 +158,7 @@ fn carry(shared: &Arc<Shared>, cell: Cell, taken: &Arc<AtomicUsize>) {
         drop(place);
     });
     if let Err(error) = spawned {
-        tracing::warn!(%error, "refused: no thread");
+        tracing::warn!(%error, "refused: no thread for another process");
     }
 }
 

@@ -83,8 +83,10 @@ pub fn serve(shared: &Shared, cell: Cell) {
     }
     match end {
         End::Left => tracing::info!(node, "a process without a network has left"),
-        End::Aborted | End::Lost => tracing::info!(node, %end, "a process has lost its way"),
-        End::Rubbish(_) | End::Broken(_) => tracing::warn!(node, %end, "closed: a process"),
+        End::Aborted | End::Lost => tracing::info!(node, %end, "a process has lost its connection"),
+        End::Rubbish(_) | End::Broken(_) => {
+            tracing::warn!(node, %end, "a process was disconnected")
+        }
     }
 }
 
@@ -350,12 +352,12 @@ impl RelayService for Process<'_> {
         let (daemon, node) = (mapped(address), request.node);
         let refusal = match reached {
             Ok(client) => {
-                tracing::info!(node, daemon = %address, "carries for a process");
+                tracing::info!(node, daemon = %address, "relays for a process");
                 self.remote = Some(client);
                 None
             }
             Err(why) => {
-                tracing::warn!(node, daemon = %address, why, "cannot carry for a process");
+                tracing::warn!(node, daemon = %address, why, "cannot relay for a process");
                 Some(why)
             }
         };

@@ -25,11 +25,11 @@ impl Shown {
     /// # Errors
     /// Why it proves nothing, in words.
     pub fn new(socket: OwnedFd) -> Result<Shown, String> {
-        let unclear = |error: io::Error| format!("what was shown is no socket: {error}");
+        let unclear = |error: io::Error| format!("the process did not show a socket: {error}");
         let kind = sockopt::socket_type(&socket).map_err(|e| unclear(e.into()))?;
         let protocol = sockopt::socket_protocol(&socket).map_err(|e| unclear(e.into()))?;
         if kind != SocketType::DGRAM || protocol != Some(ipproto::UDP) {
-            return Err("what was shown is no UDP socket".to_owned());
+            return Err("the process did not show a UDP socket".to_owned());
         }
         if namespace(&socket).map_err(unclear)? != own_namespace().map_err(unclear)? {
             return Err("causeway-noded is in another network namespace".to_owned());
@@ -38,7 +38,7 @@ impl Shown {
         let name = SocketAddr::try_from(name).map_err(|e| unclear(e.into()))?;
         let port = name.port();
         if !(Slot::MIN.port()..=Slot::MAX.port()).contains(&port) {
-            return Err(format!("port {port} is none of Causeway's"));
+            return Err(format!("port {port} is not one of Causeway's"));
         }
         if !name.ip().is_unspecified() {
             return Err(format!("the port is bound to {} alone", name.ip()));
@@ -182,11 +182,11 @@ mod tests {
         let port = unbound.local_addr().unwrap().port();
         assert_eq!(
             refusal(unbound),
-            format!("port {port} is none of Causeway's")
+            format!("port {port} is not one of Causeway's")
         );
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert_eq!(refusal(tcp), "what was shown is no UDP socket");
+        assert_eq!(refusal(tcp), "the process did not show a UDP socket");
         let (pipe, _other) = io::pipe().unwrap();
-        assert!(refusal(pipe).contains("no socket"));
+        assert!(refusal(pipe).contains("did not show a socket"));
     }
 }

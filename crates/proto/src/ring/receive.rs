@@ -1,4 +1,4 @@
-//! What the peer has written: records taken, acknowledgments, refusals.
+//! Takes what the peer has written to the ring: records, acknowledgments and refusals.
 
 use super::{Corrupt, DIRECT, LAST, Link, Record, Refusal, Shared, kind};
 use crate::ddp;

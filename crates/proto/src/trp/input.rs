@@ -1,4 +1,5 @@
-//! Datagrams in: authentication, handshakes, acknowledgments, refusals.
+//! Takes the datagrams that arrive for a connection of TRP: authentication, handshakes,
+//! acknowledgments and refusals.
 
 use causeway_wire::terminate::{Class, Terminate};
 use causeway_wire::trp::{Body, Common, Hello, Packet, Ranges, crc_matches};

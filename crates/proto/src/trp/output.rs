@@ -1,4 +1,4 @@
-//! Datagrams out.
+//! Makes the datagrams that a connection of TRP sends.
 
 use causeway_wire::trp::{
     Body, Bundled, Common, HEADER_LEN, Hello, MAX_BUNDLE, MAX_BUNDLED, MAX_RANGES, Packet,

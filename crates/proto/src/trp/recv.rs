@@ -1,4 +1,5 @@
-//! One sequence space seen from its receiver: what has arrived, and what waits for its turn.
+//! The receiver's side of one sequence space: which numbers have arrived, and which wait for those
+//! before them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! One sequence space seen from its sender: what is outstanding, acknowledged, lost.
+//! The sender's side of one sequence space: which numbers are outstanding, acknowledged and lost.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! A barrier.
+//! A barrier in shared memory.
 //!
 //! One word counts arrivals and how often all have arrived, so the last one to arrive lets all go
 //! with the store by which it arrives. A participant is in the records while it waits, and longer

@@ -1,4 +1,4 @@
-//! A condition variable.
+//! A condition variable in shared memory.
 //!
 //! Its word counts signals and broadcasts, and each of them ends the wait of a waiter that began
 //! before it *and looks*. A signal wakes one that sleeps, and so normally one looks. If that one

@@ -1,4 +1,4 @@
-//! A reader-writer lock.
+//! A reader-writer lock in shared memory.
 //!
 //! Readers enter a record of their process and then look for a writer; a writer takes the word of
 //! the lock and then waits until no entry is left. Those two steps are sequentially consistent, so

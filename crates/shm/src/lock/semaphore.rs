@@ -1,4 +1,4 @@
-//! A counting semaphore.
+//! A counting semaphore in shared memory.
 //!
 //! The value is taken by one store, by the waiter itself when it runs: what was posted for a waiter
 //! that dies first is still there, and the death wakes the others.

@@ -1,4 +1,4 @@
-//! The reading end of a direction.
+//! The consumer of one direction of a ring: it reads records.
 
 use super::record::{PADDING, Ready};
 use super::{Corrupt, Side};

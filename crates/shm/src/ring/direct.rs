@@ -1,4 +1,4 @@
-//! What lets one side access the other's memory itself, without its doing.
+//! The words in a ring by which one side accesses the other's memory directly.
 //!
 //! The *owner* of memory says in its grant word what the peer's queue pair may do, and in its table
 //! of memory regions ([`crate::MrTable`]) where they are. The peer accesses them in pieces; for

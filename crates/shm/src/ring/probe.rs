@@ -1,4 +1,4 @@
-//! Looking whether anything has come on a ring, by as few instructions as that takes.
+//! Looks whether anything has come on a ring, with as few instructions as possible.
 
 use super::Ring;
 use crate::layout as l;

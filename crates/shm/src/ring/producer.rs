@@ -1,4 +1,4 @@
-//! The writing end of a direction.
+//! The producer of one direction of a ring: it writes records.
 
 use super::record::{PADDING, Ready};
 use super::{Corrupt, Side};

@@ -1,4 +1,4 @@
-//! DMA queues and channels.
+//! The C functions for DMA queues and channels.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;

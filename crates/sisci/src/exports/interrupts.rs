@@ -1,4 +1,4 @@
-//! Interrupts and data interrupts.
+//! The C functions for interrupts and data interrupts.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 

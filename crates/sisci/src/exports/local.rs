@@ -1,4 +1,4 @@
-//! Local segments.
+//! The C functions for local segments.
 
 use core::ffi::{c_int, c_uint, c_void};
 

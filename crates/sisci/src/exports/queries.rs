@@ -1,4 +1,4 @@
-//! `SCIQuery`.
+//! The C function `SCIQuery`.
 
 use core::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Encoding.
+//! Encodes TRP datagrams.
 
 use causeway_identity::QPN_MASK;
 

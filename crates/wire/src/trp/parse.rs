@@ -1,4 +1,4 @@
-//! Decoding. Every access is checked; lengths must be exact.
+//! Decodes TRP datagrams. Every access is checked, and lengths must be exact.
 
 use causeway_identity::QPN_MASK;
 
