@@ -383,7 +383,7 @@ impl Sharing {
             causeway_fault::point("segment.created");
             let domain = domains.get(&pd);
             if domain.is_some_and(|domain| domain.exposed != inside) {
-                break Some(Arc::new(Store::new(fd, id)));
+                break Some(Arc::new(Store::of(fd, id)));
             }
             // A peer outside the boundary was connected meanwhile: this is of the wrong kind.
             MutexGuard::unlocked(domains, || _ = control.destroy_segment(id));
