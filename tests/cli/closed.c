@@ -144,6 +144,12 @@ int main(int argc, char **argv)
 	posted = post() == 0;
 	failed += take(posted);
 	ibv_req_notify_cq(cq, 0);
+	// Nothing comes any more: a wait fails.
+	struct ibv_cq *from;
+	void *context;
+
+	while (ibv_get_cq_event(channel, &from, &context) == 0)
+		ibv_ack_cq_events(from, 1);
 	// None of these need succeed, and none may touch what is not the library's.
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 

@@ -49,6 +49,17 @@ static int new_file(void)
 	return fd;
 }
 
+// dup2(2) fails with EBUSY where another thread is just about to open that number.
+static void put(int file, int fd)
+{
+	int put;
+
+	do {
+		put = dup2(file, fd);
+	} while (put < 0 && errno == EBUSY);
+	need(put == fd, "dup2");
+}
+
 void close_all(const char *how)
 {
 	if (strcmp(how, "range") == 0) {
@@ -65,10 +76,10 @@ void close_all(const char *how)
 			if (fcntl(fd, F_GETFD) >= 0) {
 				int file = new_file();
 
-				need(dup2(file, fd) == fd, "dup2");
+				put(file, fd);
 				close(file);
 			} else {
-				need(dup2(new_file(), fd) == fd, "dup2");
+				put(new_file(), fd);
 			}
 		}
 	}

@@ -454,6 +454,7 @@ impl Reach for Reaching<'_> {
 
 #[cfg(test)]
 mod tests {
+    use causeway_owned::Owned;
     use causeway_shm::layout::{MEMORY_SEGMENT_BYTES, MR_TABLE_BYTES, WINDOW};
     use causeway_shm::{MrTable, Segment};
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -468,7 +469,7 @@ mod tests {
         let fd = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, MEMORY_SEGMENT_BYTES).unwrap();
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
-        let arena = Arc::new(Arena::new(fd, writable).unwrap());
+        let arena = Arc::new(Arena::new(Owned::new(fd, "a test's file"), writable).unwrap());
         let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
         let table = MrTable::format(Arc::clone(&segment)).unwrap();
         let mut direct = Direct::new(PeerMrs::open(segment).unwrap(), 7);

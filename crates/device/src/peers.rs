@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use causeway_fabric::PeerFds;
 use causeway_identity::Slot;
+use causeway_owned::Owned;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES, RING_CAPACITY, ring_len};
 use causeway_shm::{Arena, Bell, Doorbell, Inbox, PeerMrs, Segment};
 use parking_lot::Mutex;
@@ -80,7 +81,7 @@ impl PeerEnd {
 
     /// A memory segment as the broker has handed it out: mapped once, however many queue pairs it
     /// was handed out for.
-    pub fn arena(&self, segment: u64, fd: OwnedFd, writable: bool) -> Result<Arc<Arena>, Errno> {
+    pub fn arena(&self, segment: u64, fd: Owned, writable: bool) -> Result<Arc<Arena>, Errno> {
         let mut arenas = self.arenas.lock();
         let key = (segment, writable);
         if let Some(known) = arenas.get(&key).and_then(Weak::upgrade) {

@@ -1,5 +1,6 @@
 //! Queue pairs as the program sees them.
 
+mod connected;
 mod express;
 mod join;
 mod post;
@@ -276,11 +277,7 @@ impl Qp {
         };
         let shared = self.shared();
         let ends = matches!(target, Some(QpState::Reset | QpState::Err));
-        let evicted = if ends {
-            self.end_accesses()
-        } else {
-            Vec::new()
-        };
+        let evicted = ends.then(|| self.end_accesses()).unwrap_or_default();
         let mut leave = Leave {
             local_qpn: self.qpn,
             ..Leave::default()
@@ -333,6 +330,9 @@ impl Qp {
         }
         self.sharing().give_up_segments(&evicted);
         shared.note_deadline(deadline, broker_requests);
+        if linked {
+            self.move_at_connect(access);
+        }
         Ok(())
     }
 

@@ -9,6 +9,7 @@
 //! engine's state nor the domains are held while memory is moved or the broker asked.
 
 mod accesses;
+mod at_connect;
 mod registration;
 
 pub(crate) use registration::Region;
@@ -37,6 +38,8 @@ const PINNED_NAP_MAX: Duration = Duration::from_millis(100);
 struct Domain {
     /// A peer on this host may ask for its memory.
     shared: bool,
+    /// What was registered before the first connection has been moved ([`at_connect`]).
+    moved_at_connect: bool,
     /// A peer outside the trust boundary has been connected: its segments are for all peers from
     /// then on, and hold registered memory only.
     exposed: bool,
@@ -215,7 +218,8 @@ impl Sharing {
         let pd = mrs.write().get(key).map(|region| region.pd);
         let region = pd.and_then(|pd| self.region(pd, key));
         if let Some(region) = region {
-            region.place(self);
+            // What could not be moved is tried again when it has been used more.
+            let _ = region.place(self);
         }
     }
 
@@ -231,11 +235,11 @@ impl Sharing {
         }
         // The broker may be gone for a moment, or what it allows be used up by others.
         let found = self.store(pd, is_writable(access));
-        let (store, inside) = found.ok_or(Kept::ForNow)?;
+        let (store, inside) = found.ok_or(Kept::Unserved)?;
         if !inside && !self.may_ask(mover) {
             return Err(Kept::ForNow);
         }
-        control.reserve(len as u64).map_err(|_| Kept::ForNow)?;
+        control.reserve(len as u64).map_err(|_| Kept::Unserved)?;
         causeway_fault::point("region.reserved");
         match mover.move_in(&store, addr, len) {
             Ok(moved) => {
@@ -383,7 +387,7 @@ impl Sharing {
             causeway_fault::point("segment.created");
             let domain = domains.get(&pd);
             if domain.is_some_and(|domain| domain.exposed != inside) {
-                break Some(Arc::new(Store::new(fd, id)));
+                break Some(Arc::new(Store::of(fd, id)));
             }
             // A peer outside the boundary was connected meanwhile: this is of the wrong kind.
             MutexGuard::unlocked(domains, || _ = control.destroy_segment(id));
@@ -447,7 +451,9 @@ impl Sharing {
         }
         drop(held);
         // Those that peers use already need not wait to be used.
-        moves.iter().for_each(|region| region.place(self));
+        for region in &moves {
+            let _ = region.place(self);
+        }
         // One registered meanwhile may have been the first in the new segment; and one that a peer
         // kept out, by putting pages where it should go, gets in where that peer has no business.
         regions.iter().for_each(|region| region.settle(self));
@@ -483,7 +489,7 @@ impl Sharing {
             return false;
         }
         drop(held);
-        region.place(self);
+        let _ = region.place(self);
         true
     }
 
@@ -523,6 +529,8 @@ fn follow(sharing: &Arc<Sharing>, regions: &[Arc<Region>], segment: u64) {
 /// A region's memory was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
+    /// The broker is away or grants no more, to this or any other.
+    Unserved,
     /// Something keeps it that may pass.
     ForNow,
     /// It is memory that cannot be moved, or the process cannot move any.

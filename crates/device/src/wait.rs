@@ -57,7 +57,8 @@ impl Shared {
     ///
     /// # Errors
     /// EAGAIN where there is nothing and the queue's descriptor is non-blocking; EINTR after a
-    /// signal whose handler interrupts system calls; ETIMEDOUT; [`Errno::CANCELLED`].
+    /// signal whose handler interrupts system calls; ETIMEDOUT; EIO where there is nothing and the
+    /// device has failed; [`Errno::CANCELLED`].
     pub(crate) fn wait<T, E>(
         &self,
         queue: &EventQueue<E>,
@@ -174,6 +175,15 @@ impl Shared {
             }
             if until.is_some_and(|until| clock::now() >= until) {
                 return Err(Errno(libc::ETIMEDOUT));
+            }
+            if self.common.failure.has_happened() {
+                // What that ends is the last to come. A sleep on files that the program has put in
+                // the places of descriptors would end at once, each time, with signals held back.
+                let last = queue.holding(|| {
+                    self.progress_once();
+                    take()
+                });
+                return last.ok_or(Errno(libc::EIO));
             }
             let woken = self.sleep_until_work(queue, until, sleep);
             if woken == Woken::Cancelled {

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{MutexGuard, PoisonError};
 
 use causeway_identity::Access;
+use causeway_owned::Owned;
 use rustix::io::Errno;
 
 use crate::attachment::{Attachment, State, duplicate};
@@ -26,6 +27,10 @@ use crate::services::{
     MapRequest, PeerChange, PeerEvent, PeerRequest, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentRequest, Wire,
 };
+
+/// What descriptors are called if the program closes them.
+const SEGMENT: &str = "a segment of registered memory";
+const PEER_SEGMENT: &str = "a segment of a peer's memory";
 
 /// The segments of an endpoint, to be presented to the next broker.
 #[derive(Debug, Default)]
@@ -50,7 +55,7 @@ struct Kept {
     /// No peer outside the trust boundary gets it.
     inside: bool,
     /// `None` once it is stale: no broker shall hear of it again.
-    fd: Option<OwnedFd>,
+    fd: Option<Owned>,
 }
 
 impl Segments {
@@ -95,7 +100,10 @@ impl Segments {
     pub(crate) fn present(&self, control: &mut Control) -> Result<Vec<u64>> {
         let mut refused = Vec::new();
         for (&segment, kept) in &self.kept {
-            let Some(fd) = &kept.fd else { continue };
+            // One that the program has closed is as good as stale.
+            let Some(fd) = kept.fd.as_ref().filter(|fd| fd.is_intact()) else {
+                continue;
+            };
             let request = RestoreSegmentRequest {
                 segment,
                 pd: kept.pd,
@@ -185,7 +193,7 @@ impl Attachment {
     /// [`Error::Refused`]: `EDQUOT` beyond the limit, which is
     /// [`crate::limits::SEGMENTS_PER_ENDPOINT_MAX`] unless the broker's configuration has a lower
     /// one; `EMFILE` or `ENFILE` if the broker has no descriptors left, `ENOMEM`.
-    pub fn create_segment(&self, pd: u32, writable: bool, inside: bool) -> Result<(u64, OwnedFd)> {
+    pub fn create_segment(&self, pd: u32, writable: bool, inside: bool) -> Result<(u64, Owned)> {
         let request = CreateSegmentRequest {
             pd,
             writable,
@@ -195,12 +203,12 @@ impl Attachment {
         let (reply, fds) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).create_segment(&request, &[])
         })?;
-        let fd = single(fds)?;
+        let fd = Owned::new(single(fds)?, SEGMENT);
         let kept = Kept {
             pd,
             writable,
             inside,
-            fd: Some(duplicate(fd.as_fd())?),
+            fd: Some(Owned::new(duplicate(fd.as_fd())?, SEGMENT)),
         };
         state.segments.kept.insert(reply.segment, kept);
         Ok((reply.segment, fd))
@@ -309,13 +317,13 @@ impl Attachment {
     /// if the peer has no such segment, or it is stale; `EACCES` if the peer's QP is of another
     /// protection domain or gives no right to it; `EPERM` if it may only be read, and this
     /// process could get around that.
-    pub fn map_segment(&self, local_qpn: u32, segment: u64) -> Result<(OwnedFd, bool)> {
+    pub fn map_segment(&self, local_qpn: u32, segment: u64) -> Result<(Owned, bool)> {
         let request = MapRequest { local_qpn, segment };
         let mut state = self.lock()?;
         let (reply, fds) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).map_segment(&request, &[])
         })?;
-        Ok((single(fds)?, reply.writable))
+        Ok((Owned::new(single(fds)?, PEER_SEGMENT), reply.writable))
     }
 
     /// Whether the peer of a QP is inside this endpoint's trust boundary, and held up: stopped by a

@@ -6,7 +6,14 @@
 use crate::span::{PAGE, Span};
 use crate::sys::at;
 use crate::vma::Vma;
+use causeway_owned::Owned;
+use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, ProtFlags};
+use std::mem::MaybeUninit;
+
+/// Of directory entries that are read at a time.
+const ENTRIES_BYTES: usize = 4096;
 
 /// The address that a thread's list of robust mutexes begins at: glibc keeps it in the thread's
 /// control block, above its stack in the same mapping (`get_robust_list(2)`). 0 if it has none.
@@ -33,13 +40,10 @@ pub(crate) fn meets(vma: &Vma, part: Span) -> bool {
         return true;
     }
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
+    let Ok(threads) = threads() else {
         return true;
     };
-    let ids = threads
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    ids.into_iter().any(|thread: i32| {
+    threads.into_iter().any(|thread| {
         let block = control_block(thread);
         if thread == process {
             // Its stack is elsewhere.
@@ -48,6 +52,25 @@ pub(crate) fn meets(vma: &Vma, part: Span) -> bool {
         // Where a stack ends below is not known; above its control block there is none.
         vma.span.contains(block) && part.start <= block
     })
+}
+
+/// The numbers of this process's threads.
+fn threads() -> Result<Vec<i32>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let tasks = rustix::fs::open("/proc/self/task", flags, Mode::empty())?;
+    // opendir(3) would close whatever has its number by then.
+    let tasks = Owned::new(tasks, "what tells of threads");
+    let mut buffer = [MaybeUninit::uninit(); ENTRIES_BYTES];
+    let mut entries = RawDir::new(tasks.check()?, &mut buffer);
+    let mut found = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_str();
+        found.extend(name.ok().and_then(|name| name.parse::<i32>().ok()));
+    }
+    // A directory of the program's would tell of other numbers.
+    tasks.check()?;
+    Ok(found)
 }
 
 /// Whether the mapping's beginning moves down when it is touched below (`mprotect(2)`: only such

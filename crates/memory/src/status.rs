@@ -3,6 +3,7 @@
 use crate::error::Unmovable;
 use crate::span::{PAGE, Span};
 use crate::sys::at;
+use causeway_owned::Owned;
 use std::fs;
 use std::io::Read;
 
@@ -22,8 +23,11 @@ pub(crate) struct Status {
 impl Status {
     pub fn read() -> Status {
         let mut text = String::with_capacity(STATUS_BYTES);
-        if let Ok(mut file) = fs::File::open("/proc/self/status") {
-            let _ = file.read_to_string(&mut text);
+        if let Ok(file) = fs::File::open("/proc/self/status") {
+            let file = Owned::new(file, "what tells of locked memory");
+            if file.check().is_ok() {
+                let _ = (&*file).read_to_string(&mut text);
+            }
         }
         let some = |key| {
             let line = text.lines().find_map(|line| line.strip_prefix(key));

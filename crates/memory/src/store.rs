@@ -27,7 +27,12 @@ impl Store {
     /// should have [`causeway_identity::ADDRESSES_END`] bytes, sealed. In a guest it is a segment
     /// of the driver's, as large.
     pub fn new(fd: OwnedFd, id: u64) -> Store {
-        let stat = rustix::fs::fstat(&fd).ok();
+        Store::of(Owned::new(fd, "a segment of registered memory"), id)
+    }
+
+    /// As [`Store::new`], of a descriptor that the program may have closed since it was made.
+    pub fn of(fd: Owned, id: u64) -> Store {
+        let stat = rustix::fs::fstat(&*fd).ok();
         let regular = |s: &rustix::fs::Stat| FileType::from_raw_mode(s.st_mode).is_file();
         // What is no file of any type has no name: the driver's.
         let nameless = |s: &rustix::fs::Stat| s.st_mode & libc::S_IFMT == 0;
@@ -39,7 +44,7 @@ impl Store {
             device: stat.map_or(0, |s| s.st_dev),
             inode: stat.map_or(0, |s| s.st_ino),
             len: stat.map_or(0, |s| s.st_size as usize),
-            fd: Owned::new(fd, "a segment of registered memory"),
+            fd,
         }
     }
 

@@ -2,10 +2,11 @@
 //! allocates, since it also runs where a thread that holds the allocator's locks is waited for.
 
 use crate::span::Span;
+use causeway_owned::Owned;
 use rustix::fs::{Mode, OFlags, makedev};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const MAPS: &str = "/proc/self/maps";
@@ -30,7 +31,7 @@ pub(crate) struct Vma {
 /// An open `/proc/self/maps`. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct Maps {
-    fd: OwnedFd,
+    fd: Owned,
     text: AtomicBool,
 }
 
@@ -60,8 +61,9 @@ const PROCMAP_QUERY: libc::Ioctl = 0xc068_6611;
 const COVERING_OR_NEXT: u64 = 0x10;
 const VMA_SHARED: u64 = 8;
 
-fn open() -> Result<OwnedFd, Errno> {
-    rustix::fs::open(MAPS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+fn open() -> Result<Owned, Errno> {
+    let fd = rustix::fs::open(MAPS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(Owned::new(fd, "what tells of mappings"))
 }
 
 impl Maps {
@@ -117,7 +119,7 @@ impl Maps {
         };
         // SAFETY: the structure has the size its first word says, and the name's buffer the size
         // that it names.
-        if unsafe { libc::ioctl(self.fd.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } < 0 {
+        if unsafe { libc::ioctl(self.fd.as_fd().as_raw_fd(), PROCMAP_QUERY, &raw mut query) } < 0 {
             let os = std::io::Error::last_os_error().raw_os_error();
             return Err(Errno::from_raw_os_error(os.unwrap_or(libc::EIO)));
         }
@@ -139,7 +141,7 @@ fn read_text(addr: usize, name: &mut [u8]) -> Result<Option<(Vma, usize)>, Errno
     let mut buffer = [0u8; TEXT_BYTES];
     let mut held = 0;
     loop {
-        let got = rustix::io::retry_on_intr(|| rustix::io::read(&fd, &mut buffer[held..]))?;
+        let got = rustix::io::retry_on_intr(|| rustix::io::read(fd.check()?, &mut buffer[held..]))?;
         if got == 0 {
             return Ok(None);
         }

@@ -1,9 +1,10 @@
 //! Which pages the page table has: `proc_pid_pagemap(5)`.
 
 use crate::PAGE;
+use causeway_owned::Owned;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 /// A page's bits: in memory, in swap, mapped nowhere else.
 const PRESENT: u64 = 1 << 63;
@@ -13,9 +14,7 @@ const EXCLUSIVE: u64 = 1 << 56;
 /// The page table of the process that has opened it. Thread-safe.
 #[derive(Debug)]
 pub struct Pagemap {
-    fd: OwnedFd,
-    /// Device and inode.
-    known: (u64, u64),
+    fd: Owned,
 }
 
 /// What it says of a page.
@@ -48,8 +47,8 @@ impl Pagemap {
     pub fn open() -> Result<Pagemap, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open("/proc/self/pagemap", flags, Mode::empty())?;
-        let known = identity(fd.as_fd())?;
-        Ok(Pagemap { fd, known })
+        let fd = Owned::new(fd, "the page table");
+        Ok(Pagemap { fd })
     }
 
     /// Reads the entries of the pages from `start` on, as many as there are places. Allocates
@@ -64,18 +63,13 @@ impl Pagemap {
         // SAFETY: plain words, as many bytes as there are.
         let got = unsafe {
             let to = entries.as_mut_ptr().cast();
-            libc::pread(self.fd.as_raw_fd(), to, len, offset)
+            libc::pread(self.fd.as_fd().as_raw_fd(), to, len, offset)
         };
         // After the read: whatever it was that was closed before then is found out.
-        if got == len as isize && identity(self.fd.as_fd()) == Ok(self.known) {
+        if got == len as isize && self.fd.is_intact() {
             Ok(())
         } else {
             Err(Errno::IO)
         }
     }
-}
-
-fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
-    let found = rustix::fs::fstat(fd)?;
-    Ok((found.st_dev, found.st_ino))
 }

@@ -11,6 +11,7 @@ use crate::pagemap::Pagemap;
 use crate::question::{Answer, Holes, ask};
 use crate::sys::Reach;
 use crate::{PAGE, RANGE_MAX, sys};
+use causeway_owned::Owned;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags};
@@ -79,7 +80,7 @@ impl Question {
 /// to others are dropped.
 #[derive(Debug)]
 pub struct Remote {
-    socket: OwnedFd,
+    socket: Owned,
     next: AtomicU64,
     lost: AtomicBool,
     /// How long the next answer is waited for, in ms.
@@ -90,7 +91,7 @@ impl Remote {
     /// `socket` is connected to the end that answers.
     pub fn new(socket: OwnedFd) -> Remote {
         Remote {
-            socket,
+            socket: Owned::new(socket, "a socket to the broker"),
             next: AtomicU64::new(1),
             lost: AtomicBool::new(false),
             patience: AtomicU64::new(ANSWER.as_millis() as u64),
@@ -116,7 +117,11 @@ impl Remote {
         control.push(SendAncillaryMessage::ScmRights(&fds));
         let bytes = question.encode();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, flags).is_err() {
+        let sent = self
+            .socket
+            .check()
+            .and_then(|socket| sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags));
+        if sent.is_err() {
             self.lost.store(true, Ordering::Relaxed);
             return Answer::Unknown;
         }
@@ -149,13 +154,17 @@ impl Remote {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: left.subsec_nanos().into(),
             };
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+            match poll(
+                &mut [PollFd::new(&*self.socket, PollFlags::IN)],
+                Some(&left),
+            ) {
                 Ok(0) => return Ok(None),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
             let mut bytes = [0; ANSWER_BYTES];
-            match rustix::net::recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+            let socket = self.socket.check()?;
+            match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
                 Ok((ANSWER_BYTES, _)) => {}
                 Err(Errno::INTR | Errno::AGAIN) => continue,
                 Ok(_) => return Err(Errno::PIPE),

@@ -4,6 +4,7 @@ use crate::pagemap::Pagemap;
 use crate::question::{Answer, Holes, ask};
 use crate::sys::Reach;
 use crate::{PAGE, sys};
+use causeway_owned::Owned;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -16,6 +17,9 @@ const TRIES: usize = 5;
 /// For how long a page that nobody holds may seem to be held: other work of the kernel refers to it
 /// for a moment, and on a busy machine whoever does that may have lost its processor.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What descriptors are called if the program closes them.
+const WHAT: &str = "what asks about pages";
 
 /// A page, unmapped when dropped.
 struct Page(*mut libc::c_void);
@@ -55,7 +59,8 @@ impl Drop for Page {
 pub fn self_test(pagemap: &Pagemap, reach: Reach) -> bool {
     let file = || {
         let fd = rustix::fs::memfd_create("causeway-pins", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&fd, PAGE as u64)?;
+        let fd = Owned::new(fd, WHAT);
+        rustix::fs::ftruncate(fd.check()?, PAGE as u64)?;
         let page = Page::map(Some(&fd))?;
         let other = match reach {
             Reach::Own => None,
@@ -73,12 +78,13 @@ pub fn self_test(pagemap: &Pagemap, reach: Reach) -> bool {
 fn tells(pagemap: &Pagemap, page: &Page, reach: Reach, holes: Holes) -> Result<bool, Errno> {
     let ask = || ask(pagemap, page.addr(), PAGE, reach, holes);
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let [reader, writer] = [reader, writer].map(|end| Owned::new(end, WHAT));
     let vector = libc::iovec {
         iov_base: page.0,
         iov_len: PAGE,
     };
     // SAFETY: one vector, of a page that is mapped.
-    let held = unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const vector, 1, 0) };
+    let held = unsafe { libc::vmsplice(writer.check()?.as_raw_fd(), &raw const vector, 1, 0) };
     if sys::check(held as libc::c_long)? != PAGE as libc::c_long || !is_busy(ask) {
         return Ok(false);
     }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
+use causeway_owned::Owned;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::layout as l;
@@ -42,7 +43,8 @@ impl Window {
 /// A memory segment of a peer.
 #[derive(Debug)]
 pub struct Arena {
-    fd: OwnedFd,
+    /// The program may put a file of its own in its place.
+    fd: Owned,
     writable: bool,
     windows: Mutex<Vec<Window>>,
 }
@@ -53,8 +55,8 @@ impl Arena {
     /// # Errors
     /// EINVAL if it is not a memfd of [`l::MEMORY_SEGMENT_BYTES`] bytes whose size is sealed, or a
     /// segment of the guest driver's: an access could raise SIGBUS.
-    pub fn new(fd: OwnedFd, writable: bool) -> io::Result<Arena> {
-        let size = rustix::fs::fstat(&fd)?.st_size;
+    pub fn new(fd: Owned<OwnedFd>, writable: bool) -> io::Result<Arena> {
+        let size = rustix::fs::fstat(&*fd)?.st_size;
         let whole = u64::try_from(size) == Ok(l::MEMORY_SEGMENT_BYTES);
         if check_pages(fd.as_fd(), false).is_err() || !whole {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -76,7 +78,8 @@ impl Arena {
     /// unless the arena is writable.
     ///
     /// # Errors
-    /// EINVAL beyond the segment, else what `mmap(2)` reports: out of address space.
+    /// EINVAL beyond the segment, EBADF if the program has closed its descriptor, else what
+    /// `mmap(2)` reports: out of address space.
     pub fn window(&self, offset: u64) -> io::Result<Window> {
         if offset >= l::MEMORY_SEGMENT_BYTES {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -109,6 +112,12 @@ impl Arena {
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let window = Window { from, base };
+        // After it was mapped: whatever took its number before then is found out, and unmapped
+        // before anybody has stored into it.
+        if let Err(closed) = self.fd.check() {
+            unmap(window);
+            return Err(closed.into());
+        }
         causeway_fault::point("fetch.mapped");
         for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
             // SAFETY: the range is the mapping just made.
@@ -141,11 +150,17 @@ fn unmap(window: Window) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::{AsRawFd, FromRawFd};
+
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     const SEALS: SealFlags = SealFlags::SHRINK
         .union(SealFlags::GROW)
         .union(SealFlags::SEAL);
+
+    fn owned(fd: OwnedFd) -> Owned {
+        Owned::new(fd, "a test's file")
+    }
 
     fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
         let fd = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -157,7 +172,7 @@ mod tests {
     #[test]
     fn far_offsets_are_reached() {
         let fd = memfd(l::MEMORY_SEGMENT_BYTES, SEALS);
-        let arena = Arena::new(fd.try_clone().unwrap(), true).unwrap();
+        let arena = Arena::new(owned(fd.try_clone().unwrap()), true).unwrap();
         for offset in [4096, 5 * l::WINDOW + 12345, l::MEMORY_SEGMENT_BYTES - 8] {
             let window = arena.window(offset).unwrap();
             let (at, room) = window.at(offset).unwrap();
@@ -173,9 +188,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_the_programs_that_has_its_number_is_neither_mapped_nor_closed() {
+        let fd = memfd(l::MEMORY_SEGMENT_BYTES, SEALS);
+        let number = fd.as_raw_fd();
+        let arena = Arena::new(owned(fd), true).unwrap();
+        let other = memfd(4096, SealFlags::empty());
+        // SAFETY: the number is the test's own.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        assert!(arena.window(4096).is_err());
+        drop(arena);
+        // SAFETY: it is open, as is to be shown; and closed by nobody else.
+        let left = unsafe { OwnedFd::from_raw_fd(number) };
+        let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+        assert_eq!(inode(&left), inode(&other));
+    }
+
+    #[test]
     fn what_could_fault_is_refused() {
         let open = memfd(l::MEMORY_SEGMENT_BYTES, SealFlags::empty());
-        assert!(Arena::new(open, true).is_err());
-        assert!(Arena::new(memfd(4096, SEALS), true).is_err());
+        assert!(Arena::new(owned(open), true).is_err());
+        assert!(Arena::new(owned(memfd(4096, SEALS)), true).is_err());
     }
 }

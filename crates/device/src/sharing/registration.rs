@@ -87,17 +87,21 @@ impl Region {
         if move_threshold::waits() && !sharing.is_in_place(pd, range, access) {
             mrs.write().await_use(key);
         } else {
-            self.place(sharing);
+            let _ = self.place(sharing);
         }
     }
 
-    /// Moves it to where peers can map it, if that can be.
-    pub(super) fn place(&self, sharing: &Sharing) {
+    /// Moves it to where peers can map it, if that can be. One that has ended, or is there already,
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// It could not be moved.
+    pub(super) fn place(&self, sharing: &Sharing) -> Result<(), Kept> {
         let shared = &*sharing.shared;
         let mut inner = self.0.lock();
         let known = shared.common.mrs.write().has_room(inner.key);
         if inner.ended || inner.placed.is_some() || !known {
-            return;
+            return Ok(());
         }
         causeway_fault::point("region.entered");
         let range = (inner.addr, inner.len);
@@ -107,10 +111,22 @@ impl Region {
                 causeway_fault::point("region.placed");
                 inner.publish(&placed, shared);
                 inner.placed = Some(placed);
+                Ok(())
             }
-            Err(Kept::ForNow) => shared.common.mrs.write().await_more_use(inner.key),
-            Err(Kept::ForGood) => {}
+            Err(why) => {
+                if why != Kept::ForGood {
+                    shared.common.mrs.write().await_more_use(inner.key);
+                }
+                Err(why)
+            }
         }
+    }
+
+    /// What peers may do, and its bytes, if it waits to be moved.
+    pub(super) fn waits(&self) -> Option<(Access, usize)> {
+        let inner = self.0.lock();
+        let waits = !inner.ended && inner.placed.is_none();
+        waits.then_some((inner.access, inner.len))
     }
 
     /// Ends the registration: when it returns, no access under its keys is going on or will

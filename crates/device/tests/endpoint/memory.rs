@@ -4,13 +4,17 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use causeway_identity::Access;
 use causeway_proto::types::{QpState, WcStatus};
 use rustix::io::Errno;
 
 use crate::broker::{Broker, Manner, PATIENCE, until};
 use crate::peer::Peer;
-use crate::side::{Side, connect, connected, exchange};
+use crate::side::{ALL, Memory, Side, connect, connected, connected_first, exchange, register};
 
+/// Regions that are moved as the first queue pair of their domain is connected, at most
+/// (`device::sharing::at_connect`).
+const MOVES_AT_CONNECT: usize = 16;
 /// How long an access may last before its peer is evicted (`docs/GLOSSARY.md`, lease).
 const LEASE: Duration = Duration::from_millis(500);
 
@@ -84,7 +88,7 @@ fn a_segment_that_is_refused_is_done_without() {
 #[test]
 fn memory_that_may_not_be_moved_goes_by_ring() {
     let broker = Broker::start();
-    let (a, b) = connected(&broker);
+    let (a, b) = connected_first(&broker);
     broker.next("create_segment", Manner::Refuse(Errno::DQUOT));
     let mut value = 0;
     until("a try", || {
@@ -93,6 +97,63 @@ fn memory_that_may_not_be_moved_goes_by_ring() {
         broker.calls("create_segment") > 0
     });
     (1..100).for_each(|value| write(&a, &b, value));
+}
+
+#[test]
+fn what_was_registered_before_the_connection_is_in_place_with_it() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    assert_eq!(broker.calls("create_segment"), 2, "one of each side");
+    write(&a, &b, 1);
+    assert_eq!(broker.calls("map_segment"), 1);
+}
+
+#[test]
+fn nothing_is_moved_for_a_peer_that_may_not_access_it() {
+    let broker = Broker::start();
+    let (a, b) = (Side::new(&broker), Side::new(&broker));
+    for side in [&a, &b] {
+        side.to_init_with(Access::empty());
+    }
+    a.to_rtr(b.qp.qpn()).unwrap();
+    b.to_rtr(a.qp.qpn()).unwrap();
+    assert_eq!(broker.calls("create_segment"), 0);
+}
+
+#[test]
+fn of_many_regions_some_are_moved_at_the_connection() {
+    let broker = Broker::start();
+    let side = Side::new(&broker);
+    let memory: Vec<Memory> = (0..2 * MOVES_AT_CONNECT).map(|_| Memory::new()).collect();
+    let (before, after) = memory.split_at(MOVES_AT_CONNECT);
+    let register = |memory| register(&side.pd, memory, ALL);
+    let mut regions: Vec<_> = before.iter().map(register).collect();
+    let peer = Peer::of(&broker, &side);
+    // Later ones wait to be used.
+    regions.extend(after.iter().map(register));
+    let keys = regions.iter().chain([&side.mr]).map(|mr| mr.rkey());
+    let moved = keys.filter(|key| peer.theirs.get(*key).is_some()).count();
+    assert_eq!(moved, MOVES_AT_CONNECT);
+    for mr in regions {
+        mr.dereg().unwrap();
+    }
+}
+
+#[test]
+fn a_broker_that_refuses_a_segment_is_not_asked_for_each_region() {
+    let broker = Broker::start();
+    let side = Side::new(&broker);
+    let memory = [Memory::new(), Memory::new()];
+    let regions = memory
+        .each_ref()
+        .map(|memory| register(&side.pd, memory, ALL));
+    broker.next("create_segment", Manner::Refuse(Errno::DQUOT));
+    let peer = Peer::of(&broker, &side);
+    assert_eq!(broker.calls("create_segment"), 1);
+    assert!(peer.theirs.get(side.mr.rkey()).is_none());
+    for mr in regions {
+        mr.dereg().unwrap();
+    }
 }
 
 /// Two sides of which one has memory in a segment, and a third one on the same endpoint, whose peer

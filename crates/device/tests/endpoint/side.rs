@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use causeway_device::{Av, CompChannel, Context, Cq, Errno, Mr, QPT_RC, Qp, QpInit};
+use causeway_device::{Av, CompChannel, Context, Cq, Errno, Mr, Pd, QPT_RC, Qp, QpInit};
 use causeway_identity::{Access, PAGE};
 use causeway_proto::types::{
     Payload, QpAttr, QpAttrMask as M, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc,
@@ -30,7 +30,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new() -> Memory {
+    pub fn new() -> Memory {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, at no fixed address.
         let start = unsafe {
@@ -58,11 +58,21 @@ impl Drop for Memory {
     }
 }
 
+/// Registers all of some memory.
+pub fn register(pd: &Arc<Pd>, memory: &Memory, access: Access) -> Arc<Mr> {
+    let at = memory.addr();
+    pd.reg_mr(at, MEMORY, at as u64, access.bits()).unwrap()
+}
+
+/// What a side allows its peer, and itself.
+pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
 /// A program's end.
 pub struct Side {
     pub qp: Arc<Qp>,
     pub cq: Arc<Cq>,
     pub mr: Arc<Mr>,
+    pub pd: Arc<Pd>,
     pub context: Arc<Context>,
     pub memory: Memory,
 }
@@ -109,21 +119,25 @@ impl Side {
         };
         let qp = pd.create_qp(init, 0).unwrap();
         let memory = Memory::new();
-        let access = (Access::LOCAL_WRITE | Access::REMOTE).bits();
-        let mr = pd.reg_mr(memory.addr(), MEMORY, memory.addr() as u64, access);
         Side {
             qp,
             cq,
-            mr: mr.unwrap(),
+            mr: register(&pd, &memory, ALL),
+            pd,
             context,
             memory,
         }
     }
 
     pub fn to_init(&self) {
+        self.to_init_with(Access::REMOTE);
+    }
+
+    /// As [`Side::to_init`], with this right for the peer.
+    pub fn to_init_with(&self, access: Access) {
         let attr = QpAttr {
             state: QpState::Init,
-            access: Access::REMOTE,
+            access,
             port: 1,
             ..QpAttr::default()
         };
@@ -245,6 +259,20 @@ impl Side {
 pub fn connected(broker: &Broker) -> (Side, Side) {
     let sides = (Side::new(broker), Side::new(broker));
     connect(&sides.0, &sides.1);
+    sides
+}
+
+/// As [`connected`], with memory that is registered for the peer only then: it is not moved before
+/// it is used.
+pub fn connected_first(broker: &Broker) -> (Side, Side) {
+    let mut sides = (Side::new(broker), Side::new(broker));
+    for side in [&mut sides.0, &mut sides.1] {
+        side.mr.dereg().unwrap();
+    }
+    connect(&sides.0, &sides.1);
+    for side in [&mut sides.0, &mut sides.1] {
+        side.mr = register(&side.pd, &side.memory, ALL);
+    }
     sides
 }
 

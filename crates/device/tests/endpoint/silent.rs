@@ -14,7 +14,7 @@ use causeway_proto::types::{QpState, SendOp, WcStatus};
 
 use crate::broker::{Broker, Manner, until};
 use crate::memory::write_until_asked;
-use crate::side::{MEMORY, Side, connect, connected, exchange};
+use crate::side::{MEMORY, Side, connect, connected, connected_first, exchange};
 
 /// Longer than a thread takes that the machine lets run, and less than a call to the broker may.
 const SOON: Duration = Duration::from_secs(4);
@@ -136,7 +136,7 @@ fn news_that_come_while_a_request_hangs_are_heard_after_it() {
 #[test]
 fn a_segment_that_is_long_in_coming_keeps_nobody_from_registering() {
     let broker = Broker::start();
-    let (a, b) = connected(&broker);
+    let (a, b) = connected_first(&broker);
     broker.next("create_segment", Manner::Late);
     // Asked for once: its key is not told while the region is being moved.
     let op = a.write_to(&b, 64);
@@ -160,7 +160,7 @@ fn a_segment_that_is_long_in_coming_keeps_nobody_from_registering() {
 #[test]
 fn a_segment_that_comes_too_late_is_given_back() {
     let broker = Broker::start();
-    let (a, b) = connected(&broker);
+    let (a, b) = connected_first(&broker);
     broker.next("create_segment", Manner::Late);
     let op = a.write_to(&b, 64);
     let turn = || {
