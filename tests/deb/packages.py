@@ -56,10 +56,31 @@ def lint(folder):
     return [line for line in text.splitlines() if re.match(r"[EWP]: ", line)]
 
 
+def from_source(commit, folder, env, umask):
+    """Builds the packages of a commit from nothing, in a clone below a folder."""
+    tree = os.path.join(folder, "causeway")
+    run(["git", "clone", "-q", "--no-checkout", ROOT, tree])
+    run(["git", "-C", tree, "checkout", "-q", "--detach", commit])
+    # Neither what the caller has built, nor its choices.
+    kept = {name: value for name, value in os.environ.items()
+            if name not in ("BUILD", "CARGO_TARGET_DIR", "RUSTFLAGS", "MAKEFLAGS", "CFLAGS")}
+    done = subprocess.run(["dpkg-buildpackage", "-b", "-us", "-uc"], cwd=tree, umask=umask,
+                          env=dict(kept, **env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise PackageError(f"dpkg-buildpackage: status {done.returncode}: {done.stdout[-3000:]}")
+    shutil.rmtree(tree)
+
+
+def version(folder):
+    """What version the packages in a folder are."""
+    path, = glob.glob(os.path.join(folder, "causeway_*_amd64.deb"))
+    return run(["dpkg-deb", "-f", path, "Version"]).strip()
+
+
 def older(folder, into):
-    """The packages that are built for a processor, as another version has them."""
-    version = re.search(r"^causeway \((.*?)\)", open(os.path.join(
-        ROOT, "debian", "changelog"), encoding="utf-8").read()).group(1)
+    """The packages that are built for a processor, as another version has them; which they are."""
+    mine = version(folder)
     os.makedirs(into)
     for path in glob.glob(os.path.join(folder, "*_amd64.deb")):
         tree = os.path.join(into, "tree")
@@ -68,7 +89,7 @@ def older(folder, into):
         with open(control, encoding="utf-8") as f:
             text = f.read()
         with open(control, "w", encoding="utf-8") as f:
-            f.write(re.sub(rf"(?<=[ (=]){re.escape(version)}(?=\)|$)", OLDER, text, flags=re.M))
+            f.write(re.sub(rf"(?<=[ (=]){re.escape(mine)}(?=\)|$)", OLDER, text, flags=re.M))
         run(["dpkg-deb", "-z1", "--root-owner-group", "--build", tree, into])
         shutil.rmtree(tree)
-    return version
+    return mine

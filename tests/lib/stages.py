@@ -104,6 +104,8 @@ def package_stages():
               ["tests/containers/run", "--image"], seconds=1500, asked=True),
         Stage("deb-trixie", "the same on Debian 13", ["tests/deb/run", "--suite", "trixie"],
               seconds=900, asked=True),
+        Stage("upgrade", "Debian packages: the last tag's, upgraded while programs are connected",
+              ["tests/deb/upgrade"], seconds=3000, asked=True),
         Stage("deb-again", "the Debian packages are built twice from source, and compared",
               ["tests/deb/again"], seconds=4500, asked=True),
         Stage("portable", "the wheel and the tarball, for older C libraries, on Debian 11",

@@ -1,10 +1,16 @@
-"""What the documents promise: a map that stays a map, and tests that are where they belong."""
+"""What the documents promise: a map that stays a map, tests that are where they belong, and targets
+of make that there are."""
 
 import re
 
 MAP = "docs/ARCHITECTURE.md"
 MAP_WORDS = 2000
 TEST = re.compile(r"#\[(test|cfg\(.*\btest\b.*\))\]|\bproptest!|#!\[cfg\(loom")
+# As code in a sentence, or as a command in a block.
+MAKE = re.compile(r"`make ([^`]*)`|^make (.*)$", re.MULTILINE)
+TARGETS = re.compile(r"^([\w-]+(?: [\w-]+)*):(?!=)", re.MULTILINE)
+# It says what there was.
+HISTORY = "docs/CHANGELOG.md"
 # Without its feature it is empty, and with it the stages that kill and stop are its tests.
 UNTESTED = ("fault",)
 
@@ -26,13 +32,35 @@ def own_tests(files):
         yield f"crates/{crate}: no test"
 
 
+def targets(files):
+    """What the documents have people make are targets of the Makefile."""
+    known = {name for path, text in files if path == "Makefile" or path.endswith(".mk")
+             for line in TARGETS.findall(text) for name in line.split()}
+    # `make && make kube`.
+    known.add("make")
+    for path, text in files:
+        if not path.endswith(".md") or path == HISTORY:
+            continue
+        for found in MAKE.finditer(text):
+            words = (found[1] or found[2] or "").split("#")[0].split()
+            # In another folder it is another makefile.
+            if "-C" not in words:
+                yield from (f"{path}: make {word}" for word in words
+                            if re.fullmatch(r"[a-z][\w-]*", word) and word not in known)
+
+
 def self_test():
     """What the checks must find: name, and whether they did."""
     crate = [("crates/a/Cargo.toml", ""), ("crates/a/src/lib.rs", "fn f() {}")]
+    makefile = ("Makefile", "all: bins\nA := b\n%.o: %.c\nwheel tarball: all\n")
     tested = crate + [("crates/a/tests/t.rs", "#[test]\nfn t() {}")]
     return [
         ("a map that has grown is found", bool(list(length([(MAP, "word " * 2001)])))),
         ("a map of the allowed length passes", not list(length([(MAP, "word " * 2000)]))),
         ("a crate without tests is found", list(own_tests(crate)) == ["crates/a: no test"]),
+        ("a target that is not there is found",
+         list(targets([makefile, ("a.md", "so `make -s wheel A=b c`\nmake all # of it\n"
+                                  "make d\nmake -C e f\n")])) ==
+         ["a.md: make c", "a.md: make d"]),
         ("a crate with tests passes", not list(own_tests(tested))),
     ]

@@ -45,16 +45,21 @@ def fallback():
         return next(line.strip() for line in f if line.strip() and line[0] != "#")
 
 
-def find():
-    """Name and commit of the last release before this tree."""
+def last_tag():
+    """The last release's tag before the newest commit; None while there is none."""
     try:
         git("rev-parse", "HEAD")
     except (OSError, subprocess.CalledProcessError) as error:
         raise Unavailable(f"{NO_HISTORY}: run the tests in a clone made by git ({error})") from None
     try:
-        name = git("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
+        return git("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
     except subprocess.CalledProcessError:
-        name = fallback()
+        return None
+
+
+def find():
+    """Name and commit of the last release before this tree."""
+    name = last_tag() or fallback()
     try:
         return name, git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     except subprocess.CalledProcessError:

@@ -87,7 +87,7 @@ impl Timer {
             let mut event: libc::sigevent = zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
             event.sigev_signo = SIGNAL;
-            event.sigev_notify_thread_id = libc::gettid();
+            event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_pid();
             let mut timer: libc::timer_t = zeroed();
             let made = libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
             if made != 0 {

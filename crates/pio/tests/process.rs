@@ -288,7 +288,7 @@ fn handlers_of_signals_touch_windows() {
         action.sa_sigaction = on_alarm as *const () as usize;
         action.sa_flags = libc::SA_RESTART;
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
-        libc::gettid()
+        libc::syscall(libc::SYS_gettid)
     };
     let enough = if cfg!(debug_assertions) { 1000 } else { 20_000 };
     thread::scope(|scope| {
