@@ -7,7 +7,9 @@ MAP = "docs/ARCHITECTURE.md"
 MAP_WORDS = 2000
 TEST = re.compile(r"#\[(test|cfg\(.*\btest\b.*\))\]|\bproptest!|#!\[cfg\(loom")
 # As code in a sentence, or as a command in a block.
-MAKE = re.compile(r"`make ([^`]*)`|^make (.*)$", re.MULTILINE)
+INLINE = re.compile(r"`make ([^`]*)`")
+BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^ *make (.*)$", re.MULTILINE)
 TARGETS = re.compile(r"^([\w-]+(?: [\w-]+)*):(?!=)", re.MULTILINE)
 # It says what there was.
 HISTORY = "docs/CHANGELOG.md"
@@ -41,8 +43,9 @@ def targets(files):
     for path, text in files:
         if not path.endswith(".md") or path == HISTORY:
             continue
-        for found in MAKE.finditer(text):
-            words = (found[1] or found[2] or "").split("#")[0].split()
+        blocks = "\n".join(BLOCK.findall(text))
+        for asked in INLINE.findall(text) + COMMAND.findall(blocks):
+            words = asked.split("#")[0].split()
             # In another folder it is another makefile.
             if "-C" not in words:
                 yield from (f"{path}: make {word}" for word in words
@@ -59,8 +62,8 @@ def self_test():
         ("a map of the allowed length passes", not list(length([(MAP, "word " * 2000)]))),
         ("a crate without tests is found", list(own_tests(crate)) == ["crates/a: no test"]),
         ("a target that is not there is found",
-         list(targets([makefile, ("a.md", "so `make -s wheel A=b c`\nmake all # of it\n"
-                                  "make d\nmake -C e f\n")])) ==
+         list(targets([makefile, ("a.md", "so `make -s wheel A=b c`, which may\nmake sense\n"
+                                  "```\nmake all # of it\nmake d\nmake -C e f\n```\n")])) ==
          ["a.md: make c", "a.md: make d"]),
         ("a crate with tests passes", not list(own_tests(tested))),
     ]
