@@ -277,7 +277,7 @@ impl Qp {
         };
         let shared = self.shared();
         let ends = matches!(target, Some(QpState::Reset | QpState::Err));
-        let evicted = ends.then(|| self.end_accesses()).unwrap_or_default();
+        let evicted = ends.then(|| self.end_accesses());
         let mut leave = Leave {
             local_qpn: self.qpn,
             ..Leave::default()
@@ -328,7 +328,8 @@ impl Qp {
         } else if regranted {
             self.change_access(access);
         }
-        self.sharing().give_up_segments(&evicted);
+        self.sharing()
+            .give_up_segments(&evicted.unwrap_or_default());
         shared.note_deadline(deadline, broker_requests);
         if linked {
             self.move_at_connect(access);
