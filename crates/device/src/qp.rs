@@ -277,7 +277,7 @@ impl Qp {
         };
         let shared = self.shared();
         let ends = matches!(target, Some(QpState::Reset | QpState::Err));
-        let evicted = ends.then(|| self.end_accesses()).unwrap_or_default();
+        let evicted = ends.then(|| self.end_accesses());
         let mut leave = Leave {
             local_qpn: self.qpn,
             ..Leave::default()
@@ -323,12 +323,12 @@ impl Qp {
         state.flush_pending(&Now::default());
         let (deadline, broker_requests) = (state.timers.next(), !state.broker_requests.is_empty());
         drop(guard);
-        if ends {
+        if let Some(evicted) = evicted {
             self.sharing().leave(&leave);
+            self.sharing().give_up_segments(&evicted);
         } else if regranted {
             self.change_access(access);
         }
-        self.sharing().give_up_segments(&evicted);
         shared.note_deadline(deadline, broker_requests);
         if linked {
             self.move_at_connect(access);

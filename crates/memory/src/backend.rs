@@ -48,6 +48,10 @@ impl Start {
 
 /// What moves pages. One caller at a time.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "in a box it could itself be in memory that is being moved"
+)]
 pub(crate) enum Backend {
     Engine(Engine),
     Guest(Guest),

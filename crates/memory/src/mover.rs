@@ -60,6 +60,10 @@ struct Registry {
 
 /// What moving needs, once it was asked for.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "in a box it could itself be in memory that is being moved"
+)]
 enum State {
     Untried(Start),
     Refused(Unmovable),
