@@ -16,7 +16,7 @@ pub const STORES: u8 = 32;
 /// Words of a page that may be loaded by traps, from one sync point to the next. At the first load
 /// of another one the page is made readable.
 pub const LOADS: usize = 8;
-/// Trapped loads of words that were loaded before, with no store to the page between, after which
+/// Trapped loads of words that were loaded before, with no store to the window between, after which
 /// it is made readable. A READ takes some 10 µs: what a program polls for comes within as many, or
 /// the program waits for something that is not a matter of microseconds.
 pub const POLLS: u8 = 64;

@@ -51,7 +51,7 @@ pub(crate) struct Pages {
     #[cfg(target_arch = "x86_64")]
     traps: Vec<u8>,
     #[cfg(target_arch = "x86_64")]
-    loads: Vec<Loads>,
+    loads: Loads,
     /// Which words of 8 bytes were stored to, since the count of stores began.
     words: Vec<u64>,
     /// The end of the last store that was counted.
@@ -88,7 +88,7 @@ impl Pages {
             #[cfg(target_arch = "x86_64")]
             traps: vec![0; count],
             #[cfg(target_arch = "x86_64")]
-            loads: vec![Loads::default(); count],
+            loads: Loads::new(count),
             words: vec![0; count * WORDS],
             #[cfg(target_arch = "x86_64")]
             stored: 0,
@@ -151,6 +151,8 @@ impl Pages {
 
     /// Stores bytes: where pages are closed, by one WRITE.
     pub(crate) fn store(&mut self, backing: &Backing, at: usize, bytes: &[u8]) {
+        #[cfg(target_arch = "x86_64")]
+        self.loads.note_store();
         for (part, access) in self.parts(at, bytes.len()) {
             let bytes = &bytes[part.start - at..part.end - at];
             if access < Access::Open {
@@ -178,7 +180,7 @@ impl Pages {
     fn begin(&mut self, page: usize) {
         if self.interval[page] != self.now {
             self.interval[page] = self.now;
-            self.loads[page] = Loads::default();
+            self.loads.forget(page);
             #[cfg(target_arch = "x86_64")]
             {
                 self.traps[page] = 0;
@@ -202,7 +204,6 @@ impl Pages {
     pub(crate) fn count_store(&mut self, at: usize, bytes: Range<usize>) -> bool {
         let (page, word) = (at / PAGE, at % PAGE / 8);
         self.begin(page);
-        self.loads[page].note_store();
         let (index, bit) = (page * WORDS + word / 64, 1 << (word % 64));
         let goes_on = bytes.start == self.stored;
         self.stored = bytes.end;
@@ -229,6 +230,7 @@ impl Pages {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn count_gathered(&mut self, at: usize, len: usize) -> Gathering {
         let (page, last) = (at / PAGE, (at + len - 1) / PAGE);
+        self.loads.note_store();
         if self.access(page) != Access::Closed || self.access(last) != Access::Closed {
             return Gathering::Not;
         }
@@ -263,7 +265,7 @@ impl Pages {
     pub(crate) fn count_load(&mut self, at: usize) -> bool {
         let page = at / PAGE;
         self.begin(page);
-        self.loads[page].are_many_with(at % PAGE / 8) || self.ascends(at, Access::Readable)
+        self.loads.are_many_with(page, at % PAGE / 8) || self.ascends(at, Access::Readable)
     }
 
     /// Whether an access goes on from the page before, which the program may access already.

@@ -175,6 +175,42 @@ fn polls_between_stores_stay_exact() {
     assert_eq!(deadline(), None);
 }
 
+/// Also where the stores go to another page, by whatever instruction, and once a poll has lasted
+/// for long.
+#[test]
+fn any_store_to_the_window_begins_the_polls_anew() {
+    let _alone = alone();
+    let far = Far::new(3 * PAGE);
+    let window = far.window();
+    let add_apart = |at: usize| store(&window, at, 1);
+    let fill = |at: usize| {
+        // SAFETY: within the window.
+        unsafe { std::ptr::write_bytes(window.as_ptr().add(at), 1, 64) };
+    };
+    let copy = |at: usize| {
+        // SAFETY: within the window.
+        unsafe {
+            let to = window.as_ptr().add(at);
+            std::arch::asm!("rep stosb", inout("rdi") to => _, inout("rcx") 64_u64 => _,
+                in("al") 1_u8);
+        }
+    };
+    let ways: [&dyn Fn(usize); 3] = [&add_apart, &fill, &copy];
+    for way in ways {
+        for page in [PAGE, 2 * PAGE] {
+            for _ in 0..2 * usize::from(POLLS) {
+                load(&window, PAGE + 1024);
+            }
+            close_due(later());
+            way(page + 512);
+            far.log();
+            load(&window, PAGE + 1024);
+            assert_eq!(far.log(), [Asked::Read(PAGE + 1024, 8)]);
+        }
+    }
+    sync();
+}
+
 #[test]
 fn loads_of_many_words_read_their_page() {
     let _alone = alone();
