@@ -327,15 +327,16 @@ impl<B: Registry> Session<B> {
             control, registry, ..
         } = state;
         if let Some(open) = control.as_mut() {
+            // Before the events: what came too late may have ended since.
+            for late in open.take_late() {
+                registry.give_back(open, late);
+            }
             let events = open.take_events();
             if !events
                 .into_iter()
                 .all(|event| registry.absorb(event).is_ok())
             {
                 open.give_up();
-            }
-            for late in open.take_late() {
-                registry.give_back(open, late);
             }
         }
         if let Some(gone) = control.take_if(|control| control.is_gone()) {

@@ -484,9 +484,12 @@ impl NodeService for Client<'_> {
         let connection = request.handle;
         let fresh = presented.sisci.take_cells(connection, false);
         let mut inbound = presented.triggers.lock();
+        // Each is given once: one that fails does not keep out the others.
+        let mut added = Ok(());
         for cell in fresh.map_err(|why| errno_of(&why))? {
-            inbound.add_way(connection, cell)?;
+            added = added.and(inbound.add_way(connection, cell));
         }
+        added?;
         let found = inbound.interrupts.get_mut(&connection);
         let found = found.ok_or(Errno::BADF)?;
         let taken = match found.untaken.pop_front() {

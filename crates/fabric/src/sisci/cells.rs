@@ -32,7 +32,8 @@ pub struct Cell {
 
 impl Sisci {
     /// Takes the cells of an interrupt (`local`), or of a connection to one, that were not taken
-    /// yet. Some of an interrupt may have been lost again by then.
+    /// yet. Some of an interrupt may have been lost again by then. Those that were taken before the
+    /// broker failed to answer are returned: it gives each once.
     ///
     /// # Errors
     /// [`crate::Error::Refused`]: `EBADF` for no handle of this process.
@@ -47,10 +48,11 @@ impl Sisci {
                 }
                 let (reply, fds) = SisciStub(control).take_cell(&request, &[])?;
                 registry.take_in(&request, &reply, fds, control.is_in_guest())
-            })?;
+            });
             match next {
-                Some(cell) => taken.push(cell),
-                None => break,
+                Ok(Some(cell)) => taken.push(cell),
+                Err(error) if taken.is_empty() => return Err(error),
+                Ok(None) | Err(_) => break,
             }
         }
         Ok(taken)
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
     use crate::remoting::encode_body;
     use crate::services::session::LifeBody;
-    use crate::services::sisci::{ConnectInterruptRequest, InterruptReply};
+    use crate::services::sisci::{CellEvent, ConnectInterruptRequest, InterruptReply};
     use crate::session::Registry as _;
     use crate::sisci::registry::{KeptInterrupt, KeptInterruptConnection};
 
@@ -208,6 +210,15 @@ mod tests {
             assert_eq!((cell.name, cell.node, cell.life.generation), (9, 8, 4));
             assert!(registry.late_cells(&of).unwrap().is_empty());
         }
+        // One that has been removed by then is not.
+        registry.keep_cell(late(5, true, Some(10)), false).unwrap();
+        registry.note_cell(&CellEvent {
+            handle: 5,
+            local: true,
+            change: CellChange::Removed,
+            cell: 10,
+        });
+        assert!(registry.interrupts[&5].late.is_empty());
         // The next broker hears of it as of any that was taken.
         assert_eq!(registry.interrupts[&5].cells[&9], 8);
         assert_eq!(registry.interrupt_connections[&5].cells[&9], 8);

@@ -342,7 +342,7 @@ impl Registry {
         self.events.push_back(Event::Remote { connection, change });
     }
 
-    fn note_cell(&mut self, event: &CellEvent) {
+    pub(super) fn note_cell(&mut self, event: &CellEvent) {
         let CellEvent {
             handle,
             local,
@@ -356,6 +356,7 @@ impl Registry {
             };
             if gone {
                 kept.cells.remove(&cell);
+                kept.late.retain(|late| late.name != cell);
             }
         } else {
             let Some(kept) = self.interrupt_connections.get_mut(&handle) else {
@@ -363,6 +364,7 @@ impl Registry {
             };
             if gone {
                 kept.cells.remove(&cell);
+                kept.late.retain(|late| late.name != cell);
                 self.lendable.forget(handle, cell);
                 kept.ended |= kept.cells.is_empty();
             }
