@@ -96,14 +96,16 @@ impl Segments {
         })
     }
 
-    /// Presents all that are not stale; returns those that the broker refuses.
+    /// Presents all that are not stale; returns those that the broker refuses, and those whose
+    /// descriptors the program has closed.
     pub(crate) fn present(&self, control: &mut Control) -> Result<Vec<u64>> {
         let mut refused = Vec::new();
         for (&segment, kept) in &self.kept {
-            // One that the program has closed is as good as stale.
-            let Some(fd) = kept.fd.as_ref().filter(|fd| fd.is_intact()) else {
+            let Some(fd) = &kept.fd else { continue };
+            if !fd.is_intact() {
+                refused.push(segment);
                 continue;
-            };
+            }
             let request = RestoreSegmentRequest {
                 segment,
                 pd: kept.pd,
@@ -200,18 +202,27 @@ impl Attachment {
             inside,
         };
         let mut state = self.lock()?;
-        let (reply, fds) = self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).create_segment(&request, &[])
+        let (segment, fd, copy) = self.with_broker(&mut state, |control, _| {
+            let (reply, fds) = BrokerStub(control).create_segment(&request, &[])?;
+            let both = single(fds).and_then(|fd| Ok((duplicate(fd.as_fd())?, fd)));
+            if both.is_err() {
+                let request = SegmentRequest {
+                    segment: reply.segment,
+                };
+                // Without a broker nobody keeps it.
+                let _ = BrokerStub(&mut control.one_way()).destroy_segment(&request, &[]);
+            }
+            let (copy, fd) = both?;
+            Ok((reply.segment, fd, copy))
         })?;
-        let fd = Owned::new(single(fds)?, SEGMENT);
         let kept = Kept {
             pd,
             writable,
             inside,
-            fd: Some(Owned::new(duplicate(fd.as_fd())?, SEGMENT)),
+            fd: Some(Owned::new(copy, SEGMENT)),
         };
-        state.segments.kept.insert(reply.segment, kept);
-        Ok((reply.segment, fd))
+        state.segments.kept.insert(segment, kept);
+        Ok((segment, Owned::new(fd, SEGMENT)))
     }
 
     /// Forgets a segment, stale or not, that nothing of this program lies in any more. Peers that
