@@ -1,6 +1,7 @@
 //! Queue pairs as the program sees them.
 
 mod connected;
+mod evicted;
 mod express;
 mod join;
 mod post;
@@ -22,7 +23,6 @@ use causeway_proto::trp::{
     BASE_DATAGRAM, Config, Connection, PHASE_PACKETS, RETRY_FLOOR, SendConfig,
 };
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, Service};
-use causeway_shm::Grant;
 use causeway_wire::secure::OVERHEAD;
 
 use crate::av::Av;
@@ -48,6 +48,7 @@ use crate::srq::Srq;
 use crate::state::State;
 use crate::udp::UdpLink;
 use crate::watches::Accesses;
+use evicted::Evicted;
 
 /// The only port.
 const PORT: u8 = 1;
@@ -277,17 +278,18 @@ impl Qp {
         };
         let shared = self.shared();
         let ends = matches!(target, Some(QpState::Reset | QpState::Err));
-        let evicted = ends.then(|| self.end_accesses());
-        let mut leave = Leave {
-            local_qpn: self.qpn,
-            ..Leave::default()
-        };
+        let evicted = ends.then(|| Evicted::end_accesses(self));
+        let mut leave = self.leave();
         let (_, mut guard) = self.lock();
         let state = &mut *guard;
         if ends {
             state.catch_up(self.qpn);
         }
-        let mut held = state.qps.lock(self.qpn).ok_or(Errno(libc::EINVAL))?;
+        let Some(mut held) = state.qps.lock(self.qpn) else {
+            drop(guard);
+            self.drop_link(link);
+            return Err(Errno(libc::EINVAL));
+        };
         let entry = &mut *held;
         if let Err(error) = entry.qp.modify(attr, mask, &mut state.core) {
             drop(held);
@@ -323,9 +325,9 @@ impl Qp {
         state.flush_pending(&Now::default());
         let (deadline, broker_requests) = (state.timers.next(), !state.broker_requests.is_empty());
         drop(guard);
-        if let Some(evicted) = evicted {
+        if ends {
             self.sharing().leave(&leave);
-            self.sharing().give_up_segments(&evicted);
+            drop(evicted);
         } else if regranted {
             self.change_access(access);
         }
@@ -334,6 +336,14 @@ impl Qp {
             self.move_at_connect(access);
         }
         Ok(())
+    }
+
+    /// What is to be left if no link was up.
+    fn leave(&self) -> Leave {
+        Leave {
+            local_qpn: self.qpn,
+            ..Leave::default()
+        }
     }
 
     /// What is to carry its segments once it is ready to receive.
@@ -356,20 +366,6 @@ impl Qp {
             let leave = ring.abandon(self.qpn);
             self.sharing().leave(&leave);
         }
-    }
-
-    /// Withdraws what the peer was granted, and waits until it accesses nothing any more. Returns
-    /// the protection domains whose segments it may yet store into.
-    fn end_accesses(&self) -> Vec<u32> {
-        let shared = self.shared();
-        let (_, mut state) = self.lock();
-        if let Some(mut entry) = state.qp(self.qpn)
-            && let Some((_, ring)) = entry.ring()
-        {
-            ring.set_grant(Grant::NONE);
-        }
-        drop(state);
-        shared.await_accesses(Accesses::QueuePair(self.qpn))
     }
 
     /// The peer may do something else from now on.
@@ -504,7 +500,7 @@ impl Qp {
         if self.is_datagram() && shared.groups.has(self.qpn) {
             return Err(Errno(libc::EBUSY));
         }
-        let evicted = self.end_accesses();
+        let evicted = Evicted::end_accesses(self);
         let (_, mut guard) = self.lock();
         let state = &mut *guard;
         if state.qp(self.qpn).is_none() {
@@ -527,7 +523,7 @@ impl Qp {
         shared.common.posters.remove(self.qpn, &self.cell);
         shared.pds.drop_user(self.pd.handle);
         self.sharing().leave(&leave);
-        self.sharing().give_up_segments(&evicted);
+        drop(evicted);
         self.pd.context.events.retire(EventSource::Qp(self.cookie));
         Ok(())
     }
