@@ -26,6 +26,7 @@ pub(crate) const LOOK_LAST: Duration = Duration::from_micros(1600);
 /// Whether the device has failed, and who is told when it does.
 #[derive(Debug)]
 pub(crate) struct Failure {
+    is_reported: AtomicBool,
     has_happened: AtomicBool,
     news: Arc<News>,
 }
@@ -34,6 +35,7 @@ impl Failure {
     /// Not yet; `news` tells the program.
     pub fn new(news: Arc<News>) -> Self {
         Failure {
+            is_reported: AtomicBool::new(false),
             has_happened: AtomicBool::new(false),
             news,
         }
@@ -47,13 +49,16 @@ impl Failure {
     /// A descriptor of the endpoint's own is none any more.
     #[cold]
     pub fn report(&self) {
-        if !self.has_happened.swap(true, Ordering::SeqCst) {
+        if !self.is_reported.swap(true, Ordering::SeqCst) {
             causeway_owned::lose();
+            // First: whoever waits for events looks for it once more when the device has failed,
+            // and never again.
+            self.news.tell_of_failure();
+            self.has_happened.store(true, Ordering::SeqCst);
             eprintln!(
                 "causeway: the program has closed descriptors of the open device cway0, which has \
                  failed"
             );
-            self.news.tell_of_failure();
         }
     }
 }

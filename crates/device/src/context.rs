@@ -57,8 +57,8 @@ impl Context {
     /// Takes the next asynchronous event, waiting for it (`ibv_get_async_event(3)`).
     ///
     /// # Errors
-    /// EAGAIN if there is none and the descriptor is non-blocking; EINTR after a signal;
-    /// [`Errno::CANCELLED`].
+    /// EAGAIN if there is none and the descriptor is non-blocking; EINTR after a signal; EIO once
+    /// the device has failed and there is none left; [`Errno::CANCELLED`].
     pub fn get_async_event(&self, allowed: Allowed) -> Result<AsyncEvent, Errno> {
         let shared = &self.endpoint.shared;
         shared.wait(&self.events.queue, None, allowed, || self.events.pop())
