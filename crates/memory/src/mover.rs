@@ -14,6 +14,7 @@ use crate::span::{PAGE, Span};
 use crate::stacks;
 use crate::status::Status;
 use crate::store::Store;
+use crate::sys::NoSignals;
 use rustix::mm::ProtFlags;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -339,6 +340,8 @@ impl Mover {
         if span.end > store.len() {
             return Err(Unmovable::Beyond);
         }
+        // A handler that forks would wait for the lock.
+        let _signals = NoSignals::new();
         let inner = &mut *self.lock();
         inner.engine()?;
         inner.sweep();
@@ -364,6 +367,7 @@ impl Mover {
     /// From some page on they cannot come back now, and are registered as before:
     /// [`Unmovable::Pinned`] if somebody else refers to that page, else the system's error.
     pub fn take_back(&self, moved: Moved) -> Result<(), (Moved, Unmovable)> {
+        let _signals = NoSignals::new();
         let inner = &mut *self.lock();
         inner.sweep();
         let State::Ready(engine) = &inner.state else {
