@@ -1,9 +1,11 @@
 //! Deferred moves: a region is moved to where peers can map it only once peers use it.
 //!
 //! Moving memory in place and taking it back costs several times what copying it costs: a program
-//! that registers memory for one transfer, as many do, pays for no move at all. A region waits
-//! until the accesses to it by ring have cost about as much as the move does, and then the broker
-//! thread moves it: so no program pays more than twice what it would have paid knowing the future.
+//! that registers memory for one transfer once it is connected, as many do, pays for no move at
+//! all. A region waits until the accesses to it by ring have cost about as much as the move does,
+//! and then the broker thread moves it: so no program pays more than twice what it would have paid
+//! knowing the future. What is registered before outlives one transfer, and does not wait
+//! ([`crate::sharing::Sharing::move_at_connect`]).
 
 use causeway_proto::host::Via;
 

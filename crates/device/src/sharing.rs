@@ -3,7 +3,8 @@
 //!
 //! A segment holds the memory of one *grant set*: the regions of one protection domain that peers
 //! may write, or those that they may only read. Nothing is moved before a queue pair of the domain
-//! is connected to a peer on this host; then what is registered, and from then on what will be.
+//! is connected to a peer on this host; then a part of what is registered (`at_connect`), and the
+//! rest, and what will be, once it is used (`deferred_move`).
 //!
 //! Locks are taken in this order: a region's own, the domains, an engine's state. Neither an
 //! engine's state nor the domains are held while memory is moved or the broker asked.
@@ -15,6 +16,7 @@ mod registration;
 pub(crate) use registration::Region;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -64,6 +66,8 @@ pub(crate) struct Sharing {
     answered: Condvar,
     /// Held while a segment is given up for another.
     renewing: Mutex<()>,
+    /// Domains of which memory was moved as they were connected.
+    moved_at_connect: AtomicUsize,
 }
 
 /// Those by their numbers, locked.
@@ -84,24 +88,32 @@ impl Sharing {
             domains: Mutex::default(),
             answered: Condvar::new(),
             renewing: Mutex::default(),
+            moved_at_connect: AtomicUsize::new(0),
         }
     }
 
-    /// What moves memory. The broker may have to lend what it takes.
-    fn mover(&self) -> &Mover {
+    /// What moves memory. The broker may have to lend what it takes; where it does not answer, the
+    /// next call asks again.
+    fn mover(&self) -> Result<&Mover, Kept> {
+        if let Some(mover) = self.mover.get() {
+            return Ok(mover);
+        }
         let control = &self.shared.control;
-        self.mover.get_or_init(|| {
-            let mover = if causeway_fabric::guest::is_used() {
-                Mover::in_guest()
-            } else {
-                let asker = control.asker().ok().flatten();
-                Mover::lent(control.userfaultfd().ok().flatten(), asker)
+        let is_in_guest = causeway_fabric::guest::is_used();
+        let (userfaultfd, asker) = match is_in_guest {
+            true => (None, None),
+            false => (lent(control.userfaultfd())?, lent(control.asker())?),
+        };
+        Ok(self.mover.get_or_init(|| {
+            let mover = match is_in_guest {
+                true => Mover::in_guest(),
+                false => Mover::lent(userfaultfd, asker),
             };
             if fork::is_fork_initialized() {
                 mover.fork_mode(true);
             }
             mover
-        })
+        }))
     }
 
     /// Children made by fork(2) do without the memory from now on, also that moved already.
@@ -218,8 +230,7 @@ impl Sharing {
         let pd = mrs.write().get(key).map(|region| region.pd);
         let region = pd.and_then(|pd| self.region(pd, key));
         if let Some(region) = region {
-            // What could not be moved is tried again when it has been used more.
-            let _ = region.place(self);
+            region.place_or_wait(self);
         }
     }
 
@@ -229,7 +240,7 @@ impl Sharing {
     /// It stays where it is, and travels by ring.
     fn place(&self, pd: u32, (addr, len): (usize, usize), access: Access) -> Result<Placed, Kept> {
         let control = &self.shared.control;
-        let mover = self.mover();
+        let mover = self.mover()?;
         if !mover.can_move() {
             return Err(Kept::ForGood);
         }
@@ -451,9 +462,7 @@ impl Sharing {
         }
         drop(held);
         // Those that peers use already need not wait to be used.
-        for region in &moves {
-            let _ = region.place(self);
-        }
+        moves.iter().for_each(|region| region.place_or_wait(self));
         // One registered meanwhile may have been the first in the new segment; and one that a peer
         // kept out, by putting pages where it should go, gets in where that peer has no business.
         regions.iter().for_each(|region| region.settle(self));
@@ -489,7 +498,7 @@ impl Sharing {
             return false;
         }
         drop(held);
-        let _ = region.place(self);
+        region.place_or_wait(self);
         true
     }
 
@@ -524,6 +533,15 @@ fn follow(sharing: &Arc<Sharing>, regions: &[Arc<Region>], segment: u64) {
     };
     // Without a thread the memory stays until its registration ends.
     let _ = crate::threads::spawn("causeway-late", body);
+}
+
+/// What the broker lends, if it does. One that refuses may be of an earlier version.
+fn lent<T>(answer: Result<Option<T>, causeway_fabric::Error>) -> Result<Option<T>, Kept> {
+    match answer {
+        Ok(lent) => Ok(lent),
+        Err(causeway_fabric::Error::Refused { .. }) => Ok(None),
+        Err(_) => Err(Kept::Unserved),
+    }
 }
 
 /// A region's memory was not moved.

@@ -1,4 +1,5 @@
-//! Moves as a protection domain's first queue pair is connected.
+//! Moves as a protection domain's first queue pair is connected to a peer on this host that is
+//! inside the trust boundary and may access its memory.
 //!
 //! What a program has registered by then outlives one transfer, so it is moved at once, where it is
 //! little enough: the first requests find it in place, instead of filling rings that the target's
@@ -9,6 +10,7 @@
 //! become its own.
 
 use std::cmp::Reverse;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use causeway_proto::types::Access;
@@ -21,13 +23,17 @@ use crate::move_threshold;
 const BYTES_MAX: usize = 8 << 20;
 /// Regions that are moved.
 const MOVES_MAX: usize = 16;
-/// Regions that are tried, whether they can be moved or not.
-const TRIES_MAX: usize = 64;
+/// Regions that cannot be moved, after which no more are tried: each takes as long as one that can.
+const FAILURES_MAX: usize = 3;
+/// Protection domains of an endpoint of which memory is moved so. Each has segments, and so
+/// descriptors, of its own, and pieces of memory that are moved are counted; a program with a
+/// domain for each of its many connections has most of them without a request.
+const DOMAINS_MAX: usize = 16;
 
 impl Sharing {
     /// Moves what is registered in a domain and lets peers do something of `access`: the longest
     /// first, within the limits above. The rest waits to be used. A queue pair of the domain has
-    /// just been connected to a peer on this host.
+    /// just been connected to a peer on this host, inside the trust boundary.
     pub fn move_at_connect(&self, pd: u32, access: Access) {
         if !move_threshold::waits() || !access.intersects(Access::REMOTE) {
             return;
@@ -38,19 +44,25 @@ impl Sharing {
             .filter_map(|region| Some((region.waits()?, region)))
             .filter(|((allowed, _), _)| allowed.intersects(access & Access::REMOTE))
             .map(|((_, len), region)| (len, region))
+            .filter(|(len, _)| *len <= BYTES_MAX)
             .collect();
+        if waiting.is_empty()
+            || self.moved_at_connect.fetch_add(1, Ordering::Relaxed) >= DOMAINS_MAX
+        {
+            return;
+        }
         waiting.sort_by_key(|(len, _)| Reverse(*len));
-        let (mut room, mut moves) = (BYTES_MAX, MOVES_MAX);
-        for (len, region) in waiting.into_iter().take(TRIES_MAX) {
+        let (mut room, mut moves, mut failures) = (BYTES_MAX, 0, 0);
+        for (len, region) in waiting {
             if len > room {
                 continue;
             }
             match region.place(self) {
-                Ok(()) => (room, moves) = (room - len, moves - 1),
+                Ok(()) => (room, moves) = (room - len, moves + 1),
                 Err(Kept::Unserved) => break,
-                Err(Kept::ForNow | Kept::ForGood) => {}
+                Err(Kept::ForNow | Kept::ForGood) => failures += 1,
             }
-            if moves == 0 {
+            if moves == MOVES_MAX || failures == FAILURES_MAX {
                 break;
             }
         }

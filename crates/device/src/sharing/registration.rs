@@ -87,7 +87,18 @@ impl Region {
         if move_threshold::waits() && !sharing.is_in_place(pd, range, access) {
             mrs.write().await_use(key);
         } else {
-            let _ = self.place(sharing);
+            self.place_or_wait(sharing);
+        }
+    }
+
+    /// Moves it to where peers can map it, or has it wait until it has been used more.
+    pub(super) fn place_or_wait(&self, sharing: &Sharing) {
+        if let Err(Kept::Unserved | Kept::ForNow) = self.place(sharing) {
+            let inner = self.0.lock();
+            let mrs = sharing.shared.common.mrs.write();
+            if !inner.ended && inner.placed.is_none() {
+                mrs.await_more_use(inner.key);
+            }
         }
     }
 
@@ -105,26 +116,16 @@ impl Region {
         }
         causeway_fault::point("region.entered");
         let range = (inner.addr, inner.len);
-        let placed = sharing.place(inner.pd, range, inner.access);
-        match placed {
-            Ok(placed) => {
-                causeway_fault::point("region.placed");
-                inner.publish(&placed, shared);
-                inner.placed = Some(placed);
-                Ok(())
-            }
-            Err(why) => {
-                if why != Kept::ForGood {
-                    shared.common.mrs.write().await_more_use(inner.key);
-                }
-                Err(why)
-            }
-        }
+        let placed = sharing.place(inner.pd, range, inner.access)?;
+        causeway_fault::point("region.placed");
+        inner.publish(&placed, shared);
+        inner.placed = Some(placed);
+        Ok(())
     }
 
-    /// What peers may do, and its bytes, if it waits to be moved.
+    /// What peers may do, and its bytes, if it waits to be moved, and nobody is about that.
     pub(super) fn waits(&self) -> Option<(Access, usize)> {
-        let inner = self.0.lock();
+        let inner = self.0.try_lock()?;
         let waits = !inner.ended && inner.placed.is_none();
         waits.then_some((inner.access, inner.len))
     }
