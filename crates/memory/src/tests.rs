@@ -1,5 +1,5 @@
-//! Kernels before 6.8, which cannot move single pages (UFFDIO_MOVE). Needs the right to trap kernel
-//! faults (root).
+//! Older kernels: before 6.8 they cannot move single pages (UFFDIO_MOVE). Needs the right to trap
+//! kernel faults (root).
 
 use crate::span::{CHUNK, PAGE, Span};
 use crate::sys::{Area, at};
@@ -7,7 +7,8 @@ use crate::test_support::{Stop, moves, returns};
 use crate::uffd::feature;
 use crate::{Mover, Store, Unmovable};
 use rustix::fs::MemfdFlags;
-use rustix::mm::ProtFlags;
+use rustix::mm::{Advice, ProtFlags};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -76,4 +77,51 @@ fn locked_memory_on_older_kernels() {
 fn without_events_nothing_moves() {
     let mover = Mover::with_features(!feature::EVENT_REMOVE);
     assert!(!mover.can_move());
+}
+
+/// A pipe that refers to a page.
+fn held(page: usize) -> (OwnedFd, OwnedFd) {
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    let vector = libc::iovec {
+        iov_base: at(page),
+        iov_len: PAGE,
+    };
+    // SAFETY: one vector, of a page of the test's.
+    let held = unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const vector, 1, 0) };
+    assert_eq!(held, PAGE as isize);
+    (reader, writer)
+}
+
+/// Writes a number of its own into each page.
+fn number(area: &Area) {
+    for page in 0..area.span().len() / PAGE {
+        word(area, page * PAGE).store(page as u64 + 1, Ordering::Relaxed);
+    }
+}
+
+fn check_numbers(area: &Area) {
+    for page in 0..area.span().len() / PAGE {
+        let found = word(area, page * PAGE).load(Ordering::Relaxed);
+        assert_eq!(found, page as u64 + 1, "page {page}");
+    }
+}
+
+/// Before Linux 6.7 mbind(2) does not move a huge page of which the page table has parts.
+#[test]
+fn parts_of_huge_pages_move_on_older_kernels() {
+    let (mover, store) = (Mover::with_features(!feature::MOVE), store());
+    let area = area(3 * CHUNK);
+    area.advise(Advice::LinuxHugepage).expect("madvise");
+    number(&area);
+    // From the middle of one to the middle of another.
+    let (start, len) = (area.span().start + CHUNK + CHUNK / 2, CHUNK);
+    let pipe = held(start + 3 * PAGE);
+    let refused = mover.move_in(&store, start, len);
+    assert_eq!(refused.err(), Some(Unmovable::Pinned));
+    drop(pipe);
+    check_numbers(&area);
+    let moved = moves(&mover, &store, start, len);
+    check_numbers(&area);
+    returns(&mover, moved);
+    check_numbers(&area);
 }
