@@ -238,6 +238,7 @@ impl Engine {
         let _signals = NoSignals::new();
         let from = match self.lift(chunk, emptied.start) {
             Err(Unmovable::Pinned) => {
+                step("move.refused");
                 // Maybe only shared with a child, until the next write.
                 // SAFETY: writes nothing; the range is readable and writable.
                 unsafe {

@@ -1,6 +1,7 @@
 //! Older kernels: before 6.8 they cannot move single pages (UFFDIO_MOVE). Needs the right to trap
 //! kernel faults (root).
 
+use crate::gone_tests::on_step;
 use crate::span::{CHUNK, PAGE, Span};
 use crate::sys::{Area, at};
 use crate::test_support::{Stop, moves, returns};
@@ -124,4 +125,56 @@ fn parts_of_huge_pages_move_on_older_kernels() {
     check_numbers(&area);
     returns(&mover, moved);
     check_numbers(&area);
+}
+
+/// Before Linux 6.17 any userfaultfd stops the trapping of any other. Here one mover gives up while
+/// another, of the same process, has the same memory lifted, and then gives up too.
+#[test]
+fn a_refused_move_leaves_what_another_mover_traps() {
+    const PAGES: usize = 64;
+    let area = area(2 * PAGES * PAGE);
+    number(&area);
+    let span = Span::new(area.span().start, area.span().start + PAGES * PAGE);
+    let pipe = held(span.start + 3 * PAGE);
+    let ([raised, is_raised], [go_on, may_go_on]) = (pair(), pair());
+    let second = move || {
+        let (mover, store) = (Mover::with_features(!feature::MOVE), store());
+        on_step("move.raised", move || {
+            signal(&raised);
+            await_signal(&may_go_on);
+        });
+        mover.move_in(&store, span.start, span.len()).err()
+    };
+    let (mover, store) = (Mover::with_features(!feature::MOVE), store());
+    let (sender, ended) = std::sync::mpsc::channel();
+    on_step("move.lowered", move || {
+        let second = std::thread::spawn(second);
+        await_signal(&is_raised);
+        // By then the first traps nothing any more.
+        on_step("move.refused", move || {
+            signal(&go_on);
+            sender
+                .send(second.join().expect("no panic"))
+                .expect("a receiver");
+        });
+    });
+    let first = mover.move_in(&store, span.start, span.len()).err();
+    let second = ended.recv().expect("an end");
+    drop(pipe);
+    check_numbers(&area);
+    assert_eq!([first, second], [Some(Unmovable::Pinned); 2]);
+}
+
+/// Both ends of a pipe, to signal by: no more than a byte goes through it.
+fn pair() -> [OwnedFd; 2] {
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    [writer, reader]
+}
+
+fn signal(to: &OwnedFd) {
+    assert_eq!(rustix::io::write(to, &[1]), Ok(1));
+}
+
+fn await_signal(from: &OwnedFd) {
+    assert_eq!(rustix::io::read(from, &mut [0]), Ok(1));
 }

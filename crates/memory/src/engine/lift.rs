@@ -23,6 +23,7 @@ impl Engine {
     /// Lifts the pages of a chunk, to which nobody else may refer. As [`Engine::raise`] otherwise.
     pub(super) fn lift(&self, chunk: Span, emptied: usize) -> Result<usize, Unmovable> {
         let from = self.raise(chunk, emptied)?;
+        super::step("move.raised");
         if self.asker.is_private_free(chunk.at(from)) {
             return Ok(from);
         }
@@ -115,6 +116,12 @@ impl Engine {
             unsafe { sys::hollow(chunk.at(from), chunk.start).is_ok() }
         };
         self.shared.table().lifted.expect_nothing();
+        super::step("move.lowered");
+        if moved && self.end_untrapped() {
+            // What traps the chunk from now on is another's, which the kernel does not mind.
+            self.shared.lift.wake(chunk);
+            return;
+        }
         if !moved {
             self.put_back(chunk, from, false);
         }
@@ -123,6 +130,18 @@ impl Engine {
             let _ = scratch.advise(rustix::mm::Advice::LinuxDontNeed);
         }
         self.let_go(chunk);
+    }
+
+    /// Ends the lifting of a chunk whose mapping has come back untrapped. False where the program
+    /// has changed it meanwhile, and so may have moved away some of what was trapped.
+    fn end_untrapped(&self) -> bool {
+        self.await_quiet();
+        let mut table = self.shared.table();
+        let unchanged = table.lifted.changes() == 0;
+        if unchanged {
+            table.lifted.end();
+        }
+        unchanged
     }
 
     /// After the chunk's mapping was replaced: what the program has done in the very moment is done
@@ -207,7 +226,8 @@ impl Engine {
         }
     }
 
-    /// Traps nothing any more, wherever the chunk is by now.
+    /// Traps nothing any more, wherever the chunk is by now. Only while this userfaultfd traps it:
+    /// before Linux 6.17 the kernel takes whoever's trap away.
     fn let_go(&self, chunk: Span) {
         loop {
             let before = self.shared.table().lifted.changes();
