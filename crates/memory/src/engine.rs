@@ -291,6 +291,7 @@ impl Engine {
     /// after.
     fn settle_in(&self, store: &Handle<'_>, window: Span, chunk: Span) -> Result<(), Errno> {
         self.is_as_it_was(chunk)?;
+        step("move.settling");
         self.shared.table().lifted.expect_replaced();
         let placed = self.place(chunk, window.start, shows(store, chunk.start));
         if placed.is_err() {

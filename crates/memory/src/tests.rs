@@ -3,7 +3,7 @@
 
 use crate::gone_tests::on_step;
 use crate::span::{CHUNK, PAGE, Span};
-use crate::sys::{Area, at};
+use crate::sys::{self, Area, at};
 use crate::test_support::{Stop, moves, returns};
 use crate::uffd::feature;
 use crate::{Mover, Store, Unmovable};
@@ -177,4 +177,30 @@ fn signal(to: &OwnedFd) {
 
 fn await_signal(from: &OwnedFd) {
     assert_eq!(rustix::io::read(from, &mut [0]), Ok(1));
+}
+
+/// What is placed is watched, also where the program has unmapped a page of it in that very moment.
+#[test]
+fn what_is_placed_stays_watched() {
+    for usable in [u64::MAX, !feature::MOVE] {
+        let (mover, store) = (Mover::with_features(usable), store());
+        let area = area(CHUNK);
+        let span = Span::new(area.span().start, area.span().start + 8 * PAGE);
+        for page in 0..8 {
+            word(&area, page * PAGE).store(7, Ordering::Relaxed);
+        }
+        let gone = Span::new(span.start + 3 * PAGE, span.start + 4 * PAGE);
+        // SAFETY: the test's own memory, which it does not touch any more.
+        on_step("move.settling", move || unsafe { sys::unmap(gone) });
+        let moved = moves(&mover, &store, span.start, span.len());
+        assert_eq!(word(&area, 5 * PAGE).load(Ordering::Relaxed), 7);
+        let page = at(span.start + 5 * PAGE);
+        // SAFETY: the test's own memory.
+        unsafe { rustix::mm::madvise(page, PAGE, Advice::LinuxDontNeed).expect("madvise") };
+        assert_eq!(word(&area, 5 * PAGE).load(Ordering::Relaxed), 0);
+        returns(&mover, moved);
+        // What else the area has is unmapped by the area.
+        area.map(None, ProtFlags::READ | ProtFlags::WRITE)
+            .expect("memory");
+    }
 }

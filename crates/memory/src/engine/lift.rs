@@ -47,12 +47,12 @@ impl Engine {
         let Some((scratch, hoist)) = &self.scratch else {
             let hollowed = self.hollow(chunk, emptied);
             if hollowed.is_err() {
-                self.let_go(chunk);
+                self.let_go(chunk, false);
             }
             return Ok(hollowed.map(|()| emptied)?);
         };
         if let Err(error) = self.is_as_it_was(chunk) {
-            self.let_go(chunk);
+            self.let_go(chunk, false);
             return Err(error.into());
         }
         // Huge pages move whole if both ends are aligned alike.
@@ -129,7 +129,7 @@ impl Engine {
             // The next chunk needs it empty. What is left in it is nobody's.
             let _ = scratch.advise(rustix::mm::Advice::LinuxDontNeed);
         }
-        self.let_go(chunk);
+        self.let_go(chunk, false);
     }
 
     /// Ends the lifting of a chunk whose mapping has come back untrapped. False where the program
@@ -169,7 +169,7 @@ impl Engine {
             }
             page += count;
         }
-        self.let_go(chunk);
+        self.let_go(chunk, true);
     }
 
     /// Puts the pages at `from` where they belong: all, or those that have left their place. What
@@ -226,15 +226,18 @@ impl Engine {
         }
     }
 
-    /// Traps nothing any more, wherever the chunk is by now. Only while this userfaultfd traps it:
-    /// before Linux 6.17 the kernel takes whoever's trap away.
-    fn let_go(&self, chunk: Span) {
+    /// Traps nothing any more, wherever the chunk is by now: all of it, or what has left its place.
+    /// Only of what this userfaultfd traps yet: before Linux 6.17 the kernel takes whoever's trap
+    /// away.
+    fn let_go(&self, chunk: Span, strays: bool) {
         loop {
             let before = self.shared.table().lifted.changes();
             let mut page = 0;
             while page < chunk.len() / PAGE {
                 let (place, count) = self.shared.table().lifted.row(page);
-                if let Some(Place { addr, .. }) = place {
+                let origin = chunk.start + page * PAGE;
+                let wanted = |place: &Place| !(strays && place.addr == origin);
+                if let Some(Place { addr, .. }) = place.filter(wanted) {
                     self.release(Span::new(addr, addr + count * PAGE));
                 }
                 page += count;
