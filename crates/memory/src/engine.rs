@@ -238,6 +238,7 @@ impl Engine {
         let _signals = NoSignals::new();
         let from = match self.lift(chunk, emptied.start) {
             Err(Unmovable::Pinned) => {
+                step("move.refused");
                 // Maybe only shared with a child, until the next write.
                 // SAFETY: writes nothing; the range is readable and writable.
                 unsafe {
@@ -290,6 +291,7 @@ impl Engine {
     /// after.
     fn settle_in(&self, store: &Handle<'_>, window: Span, chunk: Span) -> Result<(), Errno> {
         self.is_as_it_was(chunk)?;
+        step("move.settling");
         self.shared.table().lifted.expect_replaced();
         let placed = self.place(chunk, window.start, shows(store, chunk.start));
         if placed.is_err() {

@@ -42,6 +42,11 @@ pub(crate) fn reached(name: &'static str) {
     }
 }
 
+/// Has something happen when this thread's move reaches a step.
+pub(crate) fn on_step(name: &'static str, hook: impl FnOnce() + 'static) {
+    HOOK.set(Some((name, Box::new(hook))));
+}
+
 fn store() -> Arc<Store> {
     let fd = rustix::fs::memfd_create("store", MemfdFlags::CLOEXEC).expect("a memfd");
     rustix::fs::ftruncate(&fd, causeway_identity::ADDRESSES_END).expect("its size");

@@ -50,7 +50,10 @@ pub fn ask(pagemap: &Pagemap, start: usize, len: usize, reach: Reach, holes: Hol
         return Answer::Unknown;
     }
     let policy = Policy::of(start);
-    let migrated = sys::migrate(start, len, reach);
+    let mut migrated = sys::migrate(start, len, reach);
+    if migrated == Err(Errno::IO) && holes == Holes::Allowed && sys::split(start, len).is_ok() {
+        migrated = sys::migrate(start, len, reach);
+    }
     policy.restore(start, len);
     match migrated {
         Ok(()) => {}

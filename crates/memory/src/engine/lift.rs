@@ -23,6 +23,7 @@ impl Engine {
     /// Lifts the pages of a chunk, to which nobody else may refer. As [`Engine::raise`] otherwise.
     pub(super) fn lift(&self, chunk: Span, emptied: usize) -> Result<usize, Unmovable> {
         let from = self.raise(chunk, emptied)?;
+        super::step("move.raised");
         if self.asker.is_private_free(chunk.at(from)) {
             return Ok(from);
         }
@@ -46,12 +47,12 @@ impl Engine {
         let Some((scratch, hoist)) = &self.scratch else {
             let hollowed = self.hollow(chunk, emptied);
             if hollowed.is_err() {
-                self.let_go(chunk);
+                self.let_go(chunk, false);
             }
             return Ok(hollowed.map(|()| emptied)?);
         };
         if let Err(error) = self.is_as_it_was(chunk) {
-            self.let_go(chunk);
+            self.let_go(chunk, false);
             return Err(error.into());
         }
         // Huge pages move whole if both ends are aligned alike.
@@ -115,6 +116,12 @@ impl Engine {
             unsafe { sys::hollow(chunk.at(from), chunk.start).is_ok() }
         };
         self.shared.table().lifted.expect_nothing();
+        super::step("move.lowered");
+        if moved && self.end_untrapped() {
+            // What traps the chunk from now on is another's, which the kernel does not mind.
+            self.shared.lift.wake(chunk);
+            return;
+        }
         if !moved {
             self.put_back(chunk, from, false);
         }
@@ -122,7 +129,19 @@ impl Engine {
             // The next chunk needs it empty. What is left in it is nobody's.
             let _ = scratch.advise(rustix::mm::Advice::LinuxDontNeed);
         }
-        self.let_go(chunk);
+        self.let_go(chunk, false);
+    }
+
+    /// Ends the lifting of a chunk whose mapping has come back untrapped. False where the program
+    /// has changed it meanwhile, and so may have moved away some of what was trapped.
+    fn end_untrapped(&self) -> bool {
+        self.await_quiet();
+        let mut table = self.shared.table();
+        let unchanged = table.lifted.changes() == 0;
+        if unchanged {
+            table.lifted.end();
+        }
+        unchanged
     }
 
     /// After the chunk's mapping was replaced: what the program has done in the very moment is done
@@ -150,7 +169,7 @@ impl Engine {
             }
             page += count;
         }
-        self.let_go(chunk);
+        self.let_go(chunk, true);
     }
 
     /// Puts the pages at `from` where they belong: all, or those that have left their place. What
@@ -207,14 +226,18 @@ impl Engine {
         }
     }
 
-    /// Traps nothing any more, wherever the chunk is by now.
-    fn let_go(&self, chunk: Span) {
+    /// Traps nothing any more, wherever the chunk is by now: all of it, or what has left its place.
+    /// Only of what this userfaultfd traps yet: before Linux 6.17 the kernel takes whoever's trap
+    /// away.
+    fn let_go(&self, chunk: Span, strays: bool) {
         loop {
             let before = self.shared.table().lifted.changes();
             let mut page = 0;
             while page < chunk.len() / PAGE {
                 let (place, count) = self.shared.table().lifted.row(page);
-                if let Some(Place { addr, .. }) = place {
+                let origin = chunk.start + page * PAGE;
+                let wanted = |place: &Place| !(strays && place.addr == origin);
+                if let Some(Place { addr, .. }) = place.filter(wanted) {
                     self.release(Span::new(addr, addr + count * PAGE));
                 }
                 page += count;
