@@ -364,14 +364,15 @@ impl Helper {
             &mut fds[..1]
         };
         let _ = poll(watched, timespec.as_ref());
-        // The first two are drained by calls that reach nothing else.
-        let ready = |fd: &&PollFd<'_>| !fd.revents().is_empty();
-        let sockets = fds[2..].iter().filter(ready).map(AsFd::as_fd);
-        if !on_sources {
+        if on_sources {
+            // The first two are drained by calls that reach nothing else.
+            let ready = |fd: &&PollFd<'_>| !fd.revents().is_empty();
+            let sockets = fds[2..].iter().filter(ready).map(AsFd::as_fd);
+            shared.descriptors.look_after_sleep(clock::now(), sockets);
+        } else {
             // Meanwhile the program uses them.
             shared.descriptors.are_intact();
         }
-        shared.descriptors.look_after_sleep(clock::now(), sockets);
         if shared.common.failure.has_happened() {
             return false;
         }
