@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_cell_that_comes_too_late_is_there_for_the_next_call() {
         let mut registry = Registry::default();
-        let kept = KeptInterrupt::new(InterruptReply::default(), false);
+        let kept = KeptInterrupt::new(InterruptReply::default(), false, false);
         registry.interrupts.insert(5, kept);
         let kept = KeptInterruptConnection::new(ConnectInterruptRequest::default());
         registry.interrupt_connections.insert(5, kept);
@@ -232,7 +232,7 @@ mod tests {
         assert!(!registry.has_news());
         let mut few = late(5, true, Some(9));
         few.fds.pop();
-        let kept = KeptInterrupt::new(InterruptReply::default(), false);
+        let kept = KeptInterrupt::new(InterruptReply::default(), false, false);
         registry.interrupts.insert(5, kept);
         assert!(registry.keep_cell(few, false).is_err() && !registry.has_news());
     }

@@ -30,8 +30,7 @@ impl Sisci {
         };
         self.session.call(|control, registry| {
             let (reply, _) = SisciStub(control).create_interrupt(&request, &[])?;
-            let mut kept = KeptInterrupt::new(reply.clone(), data);
-            kept.shared = shared;
+            let kept = KeptInterrupt::new(reply.clone(), data, shared);
             registry.interrupts.insert(reply.interrupt, kept);
             Ok(reply)
         })

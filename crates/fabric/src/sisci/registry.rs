@@ -127,11 +127,11 @@ pub(super) struct KeptInterrupt {
 
 impl KeptInterrupt {
     /// One that was just made.
-    pub(super) fn new(reply: InterruptReply, data: bool) -> KeptInterrupt {
+    pub(super) fn new(reply: InterruptReply, data: bool, shared: bool) -> KeptInterrupt {
         KeptInterrupt {
             reply,
             data,
-            shared: false,
+            shared,
             cells: BTreeMap::new(),
             late: Vec::new(),
         }
