@@ -46,6 +46,10 @@ def problem(table):
             return f"{what}: no figures"
         if count and (row["bytes"], row["arrived"]) != (count, count):
             return f"{what}: {row['arrived']} of {row['bytes']} bytes arrived, not {count}"
+        # Two programs and two node daemons.
+        looks = count is None and ("who looks" in what or "SCI" in what)
+        if row.get("processors") != (4 if looks else None):
+            return f"{what}: processors {row.get('processors')}"
         held = "WRITE" not in what and (count is None and "data" not in what
                                         or (count or 0) >= LARGE)
         if held != ("held_to" in row):

@@ -45,6 +45,9 @@ struct Row {
     theirs: f64,
     /// The ratio that is aimed at, or less.
     held_to: Option<f64>,
+    /// Processors without which its threads keep each other from running, and the ratio says
+    /// nothing.
+    processors: Option<usize>,
     moved: Option<Moved>,
 }
 
@@ -70,6 +73,7 @@ impl Row {
             rival: rival.into(),
             theirs,
             held_to: None,
+            processors: None,
             moved: None,
         }
     }
@@ -88,6 +92,9 @@ impl Row {
         });
         if let Some(held_to) = self.held_to {
             row["held_to"] = json!(held_to);
+        }
+        if let Some(processors) = self.processors {
+            row["processors"] = json!(processors);
         }
         if let Some(Moved { bytes, arrived }) = self.moved {
             row["bytes"] = json!(bytes);

@@ -33,7 +33,7 @@ const DATA: u32 = 0x00bf_0003;
 const NAP: Duration = Duration::from_millis(20);
 /// Threads that look during a ping-pong: two programs and two node daemons, which are on one
 /// machine where the hosts are network namespaces.
-const LOOKING: usize = 4;
+pub const LOOKING: usize = 4;
 
 /// What each side says of its own before they connect.
 #[derive(Debug, Serialize, Deserialize)]

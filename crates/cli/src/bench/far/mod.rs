@@ -11,7 +11,7 @@ use super::net::queue_pair::DEPTH;
 use super::net::{Side, connect};
 use super::{Error, Moved, Rounds, Row, Table, in_turn};
 use causeway_sisci::client::Client;
-use ends::{AREA, Ends, Way};
+use ends::{AREA, Ends, LOOKING, Way};
 use rustix::event::{EventfdFlags, eventfd};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -156,21 +156,24 @@ impl Far {
             let woken = far.net.during(Request::UdpWake, |side| {
                 Ok((side.sockets.ping_udp_rested(wakes, REST)?, 0))
             })?;
-            Ok(woken.0 + wake_by_eventfd(wakes)?)
+            // Each way ends with a thread that the datagram's receiver wakes.
+            Ok(woken.0 + 2.0 * wake_by_eventfd(wakes)?)
         };
-        let mut add = |what: &'static str, rival: &'static str, (ours, theirs), held_to| {
+        let mut add = |what, rival, (ours, theirs), held_to, processors| {
             let mut row = Row::new(what, ours, rival, theirs);
             row.held_to = held_to;
+            row.processors = processors;
             rows.push(row);
         };
         let times = self.compare(|far| far.net.ping_write(8, turns), udp)?;
-        add("WRITE, 8 B, one way", UDP, times, None);
+        add("WRITE, 8 B, one way", UDP, times, None, None);
         for (what, by_store, asked) in [
             ("SCIMemCpy, 8 B, one way", false, Sisci::CopyEcho),
             ("store + SCIFlush, 8 B, one way", true, Sisci::StoreEcho),
         ] {
             let ours = |far: &mut Far| far.sisci(asked, |ends| ends.ping(by_store, turns));
-            add(what, UDP, self.compare(ours, udp)?, Some(TO_UDP));
+            let times = self.compare(ours, udp)?;
+            add(what, UDP, times, Some(TO_UDP), Some(LOOKING));
         }
         for (looking, sleeping, data, asked, held_to) in [
             (
@@ -192,9 +195,10 @@ impl Far {
                 far.sisci(asked, |ends| ends.interrupt(data, turns, Duration::ZERO))
             };
             let times = self.compare(ours, there_and_back)?;
-            add(looking, UDP_BACK, times, held_to);
+            add(looking, UDP_BACK, times, held_to, Some(LOOKING));
             let ours = |far: &mut Far| far.sisci(asked, |ends| ends.interrupt(data, wakes, REST));
-            add(sleeping, UDP_WAKE, self.compare(ours, asleep)?, held_to);
+            let times = self.compare(ours, asleep)?;
+            add(sleeping, UDP_WAKE, times, held_to, None);
         }
         Ok(())
     }
@@ -279,7 +283,7 @@ impl Far {
 
 const UDP: &str = "UDP, 8 B, one way";
 const UDP_BACK: &str = "UDP, 8 B, and back";
-const UDP_WAKE: &str = "UDP to who sleeps, and eventfd";
+const UDP_WAKE: &str = "UDP and eventfd, asleep, and back";
 
 /// Nanoseconds until a thread runs that sleeps on an eventfd(2), and the one that woke it has heard
 /// so, by half.

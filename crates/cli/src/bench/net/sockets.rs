@@ -111,12 +111,13 @@ impl Sockets {
     pub fn ping_udp(&self, turns: u64) -> Result<f64, Error> {
         let begun = Instant::now();
         for turn in 0..turns {
-            self.exchange(turn)?;
+            self.exchange(turn, std::hint::spin_loop)?;
         }
         Ok(begun.elapsed().as_nanos() as f64 / (2 * turns) as f64)
     }
 
-    /// As [`Sockets::ping_udp`], `rest` apart. Nanoseconds there and back.
+    /// As [`Sockets::ping_udp`], `rest` apart, by a thread that sleeps until the answer comes.
+    /// Nanoseconds there and back.
     ///
     /// # Errors
     /// As there.
@@ -125,13 +126,14 @@ impl Sockets {
         for turn in 0..turns {
             std::thread::sleep(rest);
             let begun = Instant::now();
-            self.exchange(turn)?;
+            self.exchange(turn, || self.sleep())?;
             spent += begun.elapsed();
         }
         Ok(spent.as_nanos() as f64 / turns as f64)
     }
 
-    fn exchange(&self, turn: u64) -> Result<(), Error> {
+    /// Sends a datagram and takes its answer; calls `wait` where there is none yet.
+    fn exchange(&self, turn: u64, wait: impl Fn()) -> Result<(), Error> {
         let (asked, mut answer) = (Instant::now(), [0; 8]);
         while asked.elapsed() < PATIENCE {
             self.udp.send(&turn.to_le_bytes()).or_else(retried)?;
@@ -141,7 +143,7 @@ impl Sockets {
                     Ok(8) if answer == turn.to_le_bytes() => return Ok(()),
                     Err(error) if !waits(&error) => return Err(error.into()),
                     // A late answer to a datagram that was sent twice, or none yet.
-                    _ => std::hint::spin_loop(),
+                    _ => wait(),
                 }
             }
         }
@@ -160,6 +162,12 @@ impl Sockets {
         })
     }
 
+    /// Sleeps until a datagram comes, for [`NAP`] at most.
+    fn sleep(&self) {
+        let mut polled = [PollFd::new(&self.udp, PollFlags::IN)];
+        let _ = poll(&mut polled, Some(&NAP));
+    }
+
     /// As [`Sockets::echo_udp`], by a thread that sleeps until a datagram comes.
     ///
     /// # Errors
@@ -168,8 +176,7 @@ impl Sockets {
         let mut buffer = [0; 64];
         let heard = Instant::now();
         while !control.is_asked() && heard.elapsed() < PATIENCE {
-            let mut polled = [PollFd::new(&self.udp, PollFlags::IN)];
-            let _ = poll(&mut polled, Some(&NAP));
+            self.sleep();
             match self.udp.recv(&mut buffer) {
                 Ok(len) => _ = self.udp.send(&buffer[..len]).or_else(retried)?,
                 Err(error) => _ = retried(error)?,
