@@ -39,9 +39,9 @@ struct conn {
 static struct {
 	const char *host, *port, *op;
 	size_t size;
-	unsigned int peers;
+	unsigned int depth, peers;
 	bool passive, events;
-} opt = { .port = "18700", .op = "send", .size = 4096, .peers = 1 };
+} opt = { .port = "18700", .op = "send", .size = 4096, .depth = DEPTH, .peers = 1 };
 
 static struct device dev;
 static struct ibv_pd *pd;
@@ -249,7 +249,7 @@ static void run(void)
 		int n;
 
 		for (unsigned int i = 0; i < opt.peers && !opt.passive; i++)
-			while (!conns[i].failed && conns[i].sends < DEPTH)
+			while (!conns[i].failed && conns[i].sends < opt.depth)
 				post_send(&conns[i]);
 		while ((n = ibv_poll_cq(cq, POLL_MAX, wc)) > 0) {
 			for (int i = 0; i < n; i++)
@@ -271,8 +271,8 @@ static void parse(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "port", 1, 0, 'p' }, { "op", 1, 0, 'o' }, { "size", 1, 0, 's' },
-		{ "peers", 1, 0, 'n' }, { "passive", 0, 0, 'P' }, { "events", 0, 0, 'e' },
-		{ "no-timeout", 0, 0, 't' }, { 0 },
+		{ "depth", 1, 0, 'd' }, { "peers", 1, 0, 'n' }, { "passive", 0, 0, 'P' },
+		{ "events", 0, 0, 'e' }, { "no-timeout", 0, 0, 't' }, { 0 },
 	};
 	int c;
 
@@ -281,6 +281,7 @@ static void parse(int argc, char **argv)
 		case 'p': opt.port = optarg; break;
 		case 'o': opt.op = optarg; break;
 		case 's': opt.size = strtoul(optarg, NULL, 10); break;
+		case 'd': opt.depth = strtoul(optarg, NULL, 10); break;
 		case 'n': opt.peers = strtoul(optarg, NULL, 10); break;
 		case 'P': opt.passive = true; break;
 		case 'e': opt.events = true; break;
@@ -290,6 +291,8 @@ static void parse(int argc, char **argv)
 		}
 	}
 	opt.host = argv[optind];
+	if (opt.depth < 1 || opt.depth > DEPTH)
+		fail("as many under way as 1 to %d", DEPTH);
 	if (opt.peers < 1 || opt.peers > PEERS_MAX || opt.size < 8 || opt.size % 8)
 		fail("sizes are multiples of 8, peers 1 to %d", PEERS_MAX);
 }

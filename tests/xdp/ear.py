@@ -121,16 +121,32 @@ def start(host, user, how):
     return program, int(words[1])
 
 
+# `plain` ones as any program of the kernel's sends them; others with the mark of crates/xdp. The
+# kernel completes the headers of raw IPv4 packets.
 SENDER = """
-import socket, sys
+import socket, struct, sys
+IPV6_FLOWINFO_SEND, MARK = 33, b"CX"
 for line in sys.stdin:
     ip, port, name, size = line.split()
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as udp:
-        udp.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        if family == socket.AF_INET:
-            udp.setsockopt(socket.IPPROTO_IP, 10, 0)
-        udp.sendto((name + " ").ljust(int(size), ".").encode(), (ip, int(port)))
+    payload = (name + " ").ljust(int(size), ".").encode()
+    marked = "plain" not in name and name != "fragments"
+    raw = marked and family == socket.AF_INET
+    kind = (socket.SOCK_RAW, socket.IPPROTO_RAW) if raw else (socket.SOCK_DGRAM, 0)
+    with socket.socket(family, *kind) as sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        if raw:
+            udp = struct.pack(">HHHH", 40000, int(port), 8 + len(payload), 0) + payload
+            header = struct.pack(">BBH2sHBBH4s4s", 0x45, 0, 20 + len(udp), MARK, 0x4000, 64, 17, 0,
+                                 bytes(4), socket.inet_aton(ip))
+            sender.sendto(header + udp, (ip, 0))
+        elif family == socket.AF_INET:
+            sender.setsockopt(socket.IPPROTO_IP, 10, 0)
+            sender.sendto(payload, (ip, int(port)))
+        else:
+            sender.setsockopt(socket.IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 1)
+            label = int.from_bytes(MARK, "big") if marked else 0
+            sender.sendto(payload, (ip, int(port), label, 0))
 """
 
 
@@ -142,8 +158,9 @@ def send(host, datagrams):
 
 
 def steered(scene):
-    """A process sees in its packet memory the short datagrams of its port, and nothing else. All
-    others are the kernel's: long ones, fragments, broadcasts, and those of other users."""
+    """A process sees in its packet memory the short datagrams of its port that were sent by
+    AF_XDP, and nothing else. All others are the kernel's: those that a kernel has sent, long ones,
+    fragments, broadcasts, and those of other users."""
     server, client = scene.hosts
     scene.lenders[0].start(f"{netns.LINK}={USER}")
     third = server.address.split(".")[2]
@@ -164,10 +181,11 @@ def steered(scene):
                       (server.address, port, "long", PAYLOAD_MAX + 1),
                       (v6, port, "longsix", PAYLOAD_MAX + 1),
                       (server.address, port, "fragments", 4000), (everybody, port, "all", 8),
+                      (server.address, port, "plain", 8), (v6, port, "plainsix", 8),
                       *[(server.address, its, f"its{n}", 8) for n in range(20)],
                       (v6, its, "itssix", 8), (server.address, port, "end", 8)])
         expected = {"frame": {"short", "six", "longest", "longestsix", "end"},
-                    "kernel": {"long", "longsix", "fragments", "all"}}
+                    "kernel": {"long", "longsix", "fragments", "all", "plain", "plainsix"}}
         all_seen = [f"{kind} {name}\n" for kind, names in expected.items() for name in names]
         own.wait_for("all of it", lambda text: all(line in text for line in all_seen),
                      START_SECONDS)
@@ -215,6 +233,8 @@ def two_users(scene):
         netns.ip("-n", host.netns, "addr", "add", f"{address}/24", "dev", SECOND)
         netns.ip("-n", host.netns, "link", "set", SECOND, "up")
     scene.lenders[0].start(f"{netns.LINK}={USER}", f"{SECOND}={OTHER}")
+    # The other side has to send by AF_XDP. Its first program is lent the first interface's queue.
+    scene.lenders[1].start(f"{netns.LINK}=0", f"{SECOND}=0")
     users = [UserHost(server, USER, server.address), UserHost(server, OTHER, addresses[0])]
     benches = []
     try:

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use crate::MARK;
 use crate::checksum::{finish, fold, sum};
 
 /// A hardware address.
@@ -51,6 +52,7 @@ impl Headers {
                 bytes[12..14].copy_from_slice(&TYPE_IPV4);
                 let header = &mut bytes[ETHERNET..ETHERNET + IPV4];
                 header[0] = 0x45;
+                header[4..6].copy_from_slice(&MARK);
                 header[6..8].copy_from_slice(&DONT_FRAGMENT);
                 (header[8], header[9]) = (HOPS, PROTOCOL_UDP);
                 header[12..16].copy_from_slice(&src.octets());
@@ -61,6 +63,7 @@ impl Headers {
                 bytes[12..14].copy_from_slice(&TYPE_IPV6);
                 let header = &mut bytes[ETHERNET..ETHERNET + IPV6];
                 header[0] = 0x60;
+                header[2..4].copy_from_slice(&MARK);
                 (header[6], header[7]) = (PROTOCOL_UDP, HOPS);
                 header[8..24].copy_from_slice(&src.octets());
                 header[24..40].copy_from_slice(&dst.octets());
@@ -91,7 +94,7 @@ impl Headers {
         rest.copy_from_slice(payload);
         let ip = &mut headers[ETHERNET..];
         if self.v6 {
-            // Version, class, flow label 0.
+            // Version, class, the upper bits of the flow label.
             (ip[0], ip[1]) = (0x60 | class >> 4, class << 4);
             ip[4..6].copy_from_slice(&udp_len);
         } else {

@@ -100,6 +100,15 @@ fn a_sum_that_is_left_to_hardware_is_taken() {
 }
 
 #[test]
+fn every_datagram_bears_the_mark() {
+    for class in [0, 0xff] {
+        assert_eq!(made(false, class, b"hello")[18..20], MARK);
+        let v6 = made(true, class, b"hello");
+        assert_eq!((v6[15] & 0x0f, &v6[16..18]), (0, &MARK[..]));
+    }
+}
+
+#[test]
 fn only_ipv4_does_without_a_sum() {
     for v6 in [false, true] {
         let mut frame = made(v6, 0, b"hello");

@@ -25,3 +25,12 @@ pub use bypass::{Bypass, Taken, look};
 /// copies, and the checksum of each is made here, which the kernel leaves to hardware. The streams
 /// of long messages fill datagrams up to the path's MTU, so they stay with the kernel.
 pub const PAYLOAD_MAX: usize = 256;
+
+/// What tells the datagrams that were sent by AF_XDP: the identification of an IPv4 header, and the
+/// lower 16 bits of the flow label of an IPv6 header. Neither has another meaning in a datagram
+/// that may not be fragmented (RFC 6864 section 4.1, RFC 6437 section 2).
+///
+/// Only these are steered. A short datagram that the kernel has sent may be the end of a long
+/// message, whose other datagrams are in the receiver's UDP socket. Steered, it would be taken
+/// before them.
+pub const MARK: [u8; 2] = *b"CX";

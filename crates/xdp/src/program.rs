@@ -1,15 +1,16 @@
 //! The program that steers datagrams to sockets of AF_XDP (RFC 9669 has the instructions). It is
 //! so short that it needs no compiler.
 //!
-//! A datagram goes to the socket of its queue if it is short and whole, and its queue, address and
-//! port stand in a table. All else goes on to the kernel, and so does all if that socket is gone.
+//! A datagram goes to the socket of its queue if it was sent by AF_XDP ([`MARK`]), is short and
+//! whole, and its queue, address and port stand in a table. All else goes on to the kernel, and so
+//! does all if that socket is gone.
 
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use crate::PAYLOAD_MAX;
 use crate::bpf::{self, Map};
+use crate::{MARK, PAYLOAD_MAX};
 
 /// Bytes of a [`key`].
 pub const KEY_LEN: usize = 24;
@@ -211,6 +212,8 @@ fn ipv4(code: &mut Code) {
     code.pass_if_long(IPV4_HEADERS);
     code.load(Size::B, R5, (R2, IP_AT));
     code.pass_unless(R5, 0x45);
+    code.load(Size::H, R5, (R2, IP_AT + 4));
+    code.pass_unless(R5, i32::from(u16::from_ne_bytes(MARK)));
     // No fragment: neither an offset nor more to follow.
     code.load(Size::H, R5, (R2, IP_AT + 6));
     code.push(op(0x57, R5, 0, 0, be(0x3fff)));
@@ -229,6 +232,8 @@ fn ipv4(code: &mut Code) {
 fn ipv6(code: &mut Code) {
     code.pass_without(IPV6_HEADERS);
     code.pass_if_long(IPV6_HEADERS);
+    code.load(Size::H, R5, (R2, IP_AT + 2));
+    code.pass_unless(R5, i32::from(u16::from_ne_bytes(MARK)));
     code.load(Size::B, R5, (R2, IP_AT + 6));
     code.pass_unless(R5, 17);
     for word in (0..16).step_by(4) {
