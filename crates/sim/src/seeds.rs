@@ -25,7 +25,10 @@ pub fn run(name: &str, count: u64, test: impl Fn(u64)) {
     let seeds = match number("CAUSEWAY_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => {
-            let (asked, most) = (number("CAUSEWAY_SIM_SEEDS"), number("CAUSEWAY_SIM_SEEDS_MAX"));
+            let (asked, most) = (
+                number("CAUSEWAY_SIM_SEEDS"),
+                number("CAUSEWAY_SIM_SEEDS_MAX"),
+            );
             0..how_many(count, asked, most)
         }
     };
