@@ -249,6 +249,8 @@ def all_stages():
               function=asked.stage(spdk, asked.ADDRESSED), asked=True),
         Stage("aarch64", "cross-built for aarch64, and run by an emulated machine",
               ["tests/aarch64/run"], seconds=4700, chooses=True, asked=True),
+        Stage("aarch64-sim", "the simulated networks of `sim` there, 1,000 seeds",
+              ["tests/aarch64/run", "--sim"], seconds=4700, chooses=True, asked=True),
         Stage("kasan", "the guests' driver in a kernel with KASAN and lockdep",
               ["tests/vm/kasan"], seconds=4500, chooses=True, asked=True),
     ]

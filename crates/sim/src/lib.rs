@@ -4,7 +4,8 @@
 //! posted, the moments at which a host stalls. A failing seed is printed and replays exactly:
 //!
 //! - `CAUSEWAY_SIM_SEED=n` runs seed `n` alone;
-//! - `CAUSEWAY_SIM_SEEDS=n` runs the first `n` seeds instead of the default number.
+//! - `CAUSEWAY_SIM_SEEDS=n` runs the first `n` seeds instead of the default number;
+//! - `CAUSEWAY_SIM_SEEDS_MAX=n` runs at most `n` seeds of each test.
 //!
 //! Time is virtual: a run of a simulated minute takes as long as its events take to process.
 

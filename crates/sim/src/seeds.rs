@@ -11,6 +11,12 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
+/// How many seeds run of a test that has so many: as many as are asked for, and no more than are
+/// allowed.
+fn how_many(count: u64, asked: Option<u64>, most: Option<u64>) -> u64 {
+    asked.unwrap_or(count).min(most.unwrap_or(u64::MAX))
+}
+
 /// Runs `test` on seeds 0 up to `count`, or as the environment says.
 ///
 /// # Panics
@@ -18,12 +24,33 @@ fn number(variable: &str) -> Option<u64> {
 pub fn run(name: &str, count: u64, test: impl Fn(u64)) {
     let seeds = match number("CAUSEWAY_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("CAUSEWAY_SIM_SEEDS").unwrap_or(count),
+        None => {
+            let (asked, most) = (
+                number("CAUSEWAY_SIM_SEEDS"),
+                number("CAUSEWAY_SIM_SEEDS_MAX"),
+            );
+            0..how_many(count, asked, most)
+        }
     };
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(seed))) {
             eprintln!("{name}: seed {seed} failed; CAUSEWAY_SIM_SEED={seed} replays it");
             resume_unwind(panic);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::how_many;
+
+    /// A bound for slow machines gives no test more seeds than it has.
+    #[test]
+    fn a_bound_only_takes_away() {
+        assert_eq!(how_many(6, None, None), 6);
+        assert_eq!(how_many(6, Some(1000), None), 1000);
+        assert_eq!(how_many(6, None, Some(1000)), 6);
+        assert_eq!(how_many(10_000, None, Some(1000)), 1000);
+        assert_eq!(how_many(6, Some(10_000), Some(1000)), 1000);
     }
 }

@@ -121,14 +121,18 @@ fn what_is_biased_to_another_thread_is_not_hurried() {
 
 #[test]
 fn two_threads_hold_an_end_each() {
-    const VALUES: u64 = 300_000;
+    // Processors that are emulated in turns take milliseconds to notice each other.
+    let values: u64 = match std::env::var_os("CAUSEWAY_TEST_EMULATED") {
+        Some(_) => 20_000,
+        None => 300_000,
+    };
     causeway_biased_lock::allow();
     let queue = Queue::limited(64, ());
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut value = 0;
-            while value < VALUES {
+            while value < values {
                 // Now and then somebody reaches into the middle.
                 if value.is_multiple_of(1000) {
                     queue.producer().whole().retain(|_| true);
@@ -141,7 +145,7 @@ fn two_threads_hold_an_end_each() {
             done.store(true, Ordering::Release);
         });
         let mut next = 0;
-        while next < VALUES {
+        while next < values {
             let ended = done.load(Ordering::Acquire);
             match pop(&queue) {
                 Some(value) => {
