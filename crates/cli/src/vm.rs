@@ -40,8 +40,8 @@ fn reason(error: &Error, name: &str, tenant: &str) -> String {
     };
     match *errno {
         Errno::INVAL => format!(
-            "a VM cannot be named {name:?}: a name has 1 to {VM_NAME_MAX} letters, digits, -, _ and \
-             . (not first)"
+            "a VM cannot be named {name:?}: a name has 1 to {VM_NAME_MAX} letters, digits, -, _ \
+             and . (not first)"
         ),
         Errno::NOENT if tenant.is_empty() => {
             format!("no VM {name:?} is attached: causeway vm list shows those that are")
