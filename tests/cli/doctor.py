@@ -27,6 +27,10 @@ FULL = 'mount -t tmpfs -o size=64k,nr_inodes=20,mode=700 tmpfs "$1" && shift && 
 # A network namespace whose loopback interface has an address of IPv6 alone.
 ONLY_SIX = 'ip link set lo up && ip -4 address flush dev lo && exec "$@"'
 
+# A network namespace with an interface.
+NETWORK = 'ip link set lo up && ip link add one type veth peer name two && ip link set one up && ' \
+          'ip address add 10.88.0.1/24 dev one && exec "$@"'
+
 # A machine without packages, also where there are some.
 BARE = 'mount -t tmpfs tmpfs /usr/lib/systemd/system && exec "$@"'
 
@@ -124,6 +128,15 @@ def misled(doctor, scratch):
     doctor("no room", ["unshare", "--mount", "sh", "-c", FULL, "sh", full],
            "FAIL  runtime directory .*: no space is left there; .*", status=1,
            env={"CAUSEWAY_RUNTIME_DIR": full})
+    network = ["unshare", "--net", "sh", "-c", NETWORK, "sh"]
+    broker = os.path.join(scratch, "broker")
+    with open(f"{broker}.toml", "w", encoding="ascii") as file:
+        file.write("[sisci.directory]\n")
+    with open(broker, "w", encoding="ascii") as file:
+        file.write(f'#!/bin/sh\nexec {BUILD}/bin/causewayd --config {broker}.toml "$@"\n')
+    os.chmod(broker, 0o755)
+    doctor("a directory that a node daemon can't understand", network, "WARN  node daemon .* "
+           "causeway-noded --config FILE .*", env={"CAUSEWAY_BROKER_BIN": broker})
     for line in ("OK    UDP offload .*", r"OK    network namespace +cookie \d+"):
         doctor(f"IPv6 alone, {line[6:15]}", ["unshare", "--net", "sh", "-c", ONLY_SIX, "sh"], line)
 

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::Finding;
 use super::packages::{Group, missing_file_mend};
 use crate::broker;
-use crate::locate::{self, Libraries};
+use crate::locate::{self, Libraries, LocateError};
 
 /// A function and the version under which programs ask for it, per library.
 const VERBS_PROBES: [(&CStr, &CStr); 4] = [
@@ -51,10 +51,11 @@ pub fn libraries() -> Vec<Finding> {
     const TOPIC: &str = "libraries";
     let libraries = match Libraries::find() {
         Ok(libraries) => libraries,
-        Err(error) => {
+        Err(error @ LocateError::NotFound(_)) => {
             let mend = missing_file_mend("build with `make`");
             return vec![Finding::fail(TOPIC, format!("{error}; {mend}"))];
         }
+        Err(error) => return vec![Finding::fail(TOPIC, error.to_string())],
     };
     vec![
         library(&libraries.path(locate::VERBS), &VERBS_PROBES),
@@ -268,8 +269,10 @@ pub fn node_daemon() -> Vec<Finding> {
         process.is_none_or(|(_, name)| name == NODE_DAEMON)
     };
     let named = holder.as_ref().map(holder_name);
+    // A directory names nodes only once the daemon is there.
+    let wanted = cluster.daemon == DaemonState::Started && holder.is_none();
     vec![match (holder, cluster.daemon) {
-        _ if nodes.iter().all(|node| node.addresses.is_empty()) => {
+        _ if !wanted && nodes.iter().all(|node| node.addresses.is_empty()) => {
             Finding::ok(TOPIC, "not needed: no SISCI node has an address")
         }
         (Some(holder), state) if own(&holder) && state != DaemonState::PortTaken => {
@@ -287,7 +290,8 @@ pub fn node_daemon() -> Vec<Finding> {
             TOPIC,
             format!(
                 "the broker has started causeway-noded, which does not listen at TCP port \
-                 {NODE_PORT} yet; if that stays so, the broker's log says why"
+                 {NODE_PORT} yet; if that stays so, causeway-noded --config FILE in a terminal, \
+                 with the broker's configuration, says why"
             ),
         ),
         (None, _) => Finding::warn(
