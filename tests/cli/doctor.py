@@ -21,6 +21,16 @@ TRACER = [*AS_NOBODY, "--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"]
 # Of a mount namespace of its own; $1 are the options of the file system.
 OTHER_SHM = 'mount -t tmpfs -o "$1" tmpfs /dev/shm && shift && exec "$@"'
 
+# A directory with room for a few files; $1 is the directory.
+FULL = 'mount -t tmpfs -o size=64k,nr_inodes=20,mode=700 tmpfs "$1" && shift && exec "$@"'
+
+# A network namespace whose loopback interface has an address of IPv6 alone.
+ONLY_SIX = 'ip link set lo up && ip -4 address flush dev lo && exec "$@"'
+
+# A network namespace with an interface.
+NETWORK = 'ip link set lo up && ip link add one type veth peer name two && ip link set one up && ' \
+          'ip address add 10.88.0.1/24 dev one && exec "$@"'
+
 # A machine without packages, also where there are some.
 BARE = 'mount -t tmpfs tmpfs /usr/lib/systemd/system && exec "$@"'
 
@@ -107,6 +117,30 @@ def sockets(doctor, scratch):
            status=1, env=env)
 
 
+def misled(doctor, scratch):
+    """Settings that lead to nothing, file systems without room, hosts without IPv4."""
+    doctor("a socket that is none", [], "FAIL  broker .* that is no socket: set CAUSEWAY_SOCKET.*",
+           status=1, env={"CAUSEWAY_SOCKET": scratch})
+    doctor("a path too long for a socket", [], "FAIL  broker .* with a shorter path", status=1,
+           env={"CAUSEWAY_RUNTIME_DIR": os.path.join(scratch, "x" * 120)})
+    full = os.path.join(scratch, "full")
+    os.mkdir(full)
+    doctor("no room", ["unshare", "--mount", "sh", "-c", FULL, "sh", full],
+           "FAIL  runtime directory .*: no space is left there; .*", status=1,
+           env={"CAUSEWAY_RUNTIME_DIR": full})
+    network = ["unshare", "--net", "sh", "-c", NETWORK, "sh"]
+    broker = os.path.join(scratch, "broker")
+    with open(f"{broker}.toml", "w", encoding="ascii") as file:
+        file.write("[sisci.directory]\n")
+    with open(broker, "w", encoding="ascii") as file:
+        file.write(f'#!/bin/sh\nexec {BUILD}/bin/causewayd --config {broker}.toml "$@"\n')
+    os.chmod(broker, 0o755)
+    doctor("a directory that a node daemon can't understand", network, "WARN  node daemon .* "
+           "causeway-noded --config FILE .*", env={"CAUSEWAY_BROKER_BIN": broker})
+    for line in ("OK    UDP offload .*", r"OK    network namespace +cookie \d+"):
+        doctor(f"IPv6 alone, {line[6:15]}", ["unshare", "--net", "sh", "-c", ONLY_SIX, "sh"], line)
+
+
 def packages(doctor, scratch):
     """What Debian's packages set up."""
     doctor("no packages", ["unshare", "--mount", "sh", "-c", BARE, "sh"],
@@ -148,5 +182,6 @@ def doctors(causeway, check, stop):
         doctor = Doctor(causeway, check, scratch, stop)
         restrictions(doctor, deny)
         sockets(doctor, scratch)
+        misled(doctor, scratch)
         packages(doctor, scratch)
         versions(doctor, scratch)

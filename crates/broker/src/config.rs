@@ -3,6 +3,7 @@
 //! Names of users and groups are resolved once, when the broker starts.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use causeway_fabric::limits::{
@@ -32,6 +33,8 @@ pub use causeway_fabric::runtime::CONFIG_ROOT as DEFAULT_PATH;
 pub const OWN_TENANT: &str = "default";
 /// Most tenants, that one included.
 pub const TENANTS_MAX: usize = 255;
+/// Longest configuration, in bytes.
+pub const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// Longest name of a tenant, in bytes.
 pub const TENANT_NAME_MAX: usize = 32;
 /// Mode of a tenant's socket unless said otherwise: user and group decide what is admitted.
@@ -188,8 +191,7 @@ impl Config {
                 return Ok(config);
             }
         };
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let config = Config::parse(&text);
         let mut config = config.map_err(|why| format!("{}: {why}", path.display()))?;
         config.file = std::path::absolute(path).ok();
@@ -248,6 +250,18 @@ impl Config {
     }
 }
 
+/// Reads a file that is not longer than a configuration may be.
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    let most = CONFIG_BYTES_MAX + 1;
+    if file.take(most).read_to_string(&mut text)? as u64 == most {
+        let why = format!("a configuration has {CONFIG_BYTES_MAX} bytes at most");
+        return Err(std::io::Error::other(why));
+    }
+    Ok(text)
+}
+
 fn own_tenant(limits: Limits, key: Option<Key>, wire: WireRules, rates: Rates) -> Tenant {
     let own = Members {
         users: vec![rustix::process::geteuid().as_raw(), 0],
@@ -300,7 +314,10 @@ struct LimitsTable {
 
 /// A user or group.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "neither the name nor the number of a user or group"
+)]
 enum Name {
     Number(u32),
     Name(String),

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use causeway_fabric::launch::READY_LINE;
 use causeway_fabric::runtime::{self, BROKER_LOCK_NAME, PID_NAME, SOCKET_NAME, START_LOCK_NAME};
 use rustix::fs::Mode;
 use rustix::process::{Resource, getrlimit, setrlimit, umask};
@@ -51,9 +52,23 @@ pub enum Failure {
     /// Another broker serves this runtime directory.
     #[error("a broker of {0:?} is running")]
     Running(PathBuf),
+    /// Another broker serves this runtime directory, and options were given that it does not take.
+    #[error(
+        "a broker of {dir:?} is running{process}, and keeps the configuration, idle time and log \
+         that it was started with: end it to start another"
+    )]
+    Kept {
+        /// The runtime directory.
+        dir: PathBuf,
+        /// The broker's process in parentheses, if it is known.
+        process: String,
+    },
+    /// What a daemon answered that did not start.
+    #[error("{0}")]
+    Daemon(String),
     /// The socket of a tenant can't be had.
-    #[error("the socket of tenant {0:?}: {1}")]
-    Listener(String, std::io::Error),
+    #[error("the socket of tenant {0:?}, {1}: {2}")]
+    Listener(String, String, std::io::Error),
     /// What the service manager handed over can't be used.
     #[error("sockets of the service manager: {0}")]
     Activation(std::io::Error),
@@ -88,7 +103,7 @@ fn leave_daemon(options: &Options) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(system("find own program"))?;
     let dir = std::path::absolute(options.dir()).map_err(system("find the runtime directory"))?;
     let mut command = Command::new(program);
-    command.arg("--detached").arg("--runtime-dir").arg(dir);
+    command.arg("--detached").arg("--runtime-dir").arg(&dir);
     if let Some(idle) = options.idle {
         command.arg("--idle").arg(idle.as_secs_f64().to_string());
     }
@@ -106,14 +121,29 @@ fn leave_daemon(options: &Options) -> Result<(), Failure> {
     let mut daemon = command.spawn().map_err(system("start the daemon"))?;
     // What follows in a script finds this broker, and does not start another.
     let mut answer = String::new();
-    if let Some(pipe) = daemon.stdout.take()
-        && BufReader::new(pipe.take(ANSWER_MAX))
-            .read_line(&mut answer)
-            .is_ok_and(|len| len > 0)
-    {
-        notify::answer(answer.trim_end());
+    if let Some(pipe) = daemon.stdout.take() {
+        // What can't be read is no answer.
+        let _ = BufReader::new(pipe.take(ANSWER_MAX)).read_line(&mut answer);
     }
-    Ok(())
+    match answer.trim_end() {
+        READY_LINE => {
+            notify::answer(READY_LINE);
+            Ok(())
+        }
+        "" => Err(Failure::Daemon("the daemon ended without an answer".into())),
+        why if why == Failure::Running(dir.clone()).to_string() => Err(kept(dir)),
+        why => Err(Failure::Daemon(why.to_owned())),
+    }
+}
+
+/// That the broker of `dir` stays as it is.
+fn kept(dir: PathBuf) -> Failure {
+    let pid = fs::read_to_string(dir.join(PID_NAME)).ok();
+    let pid = pid.and_then(|text| text.trim().parse::<u32>().ok());
+    Failure::Kept {
+        dir,
+        process: pid.map_or_else(String::new, |pid| format!(" (process {pid})")),
+    }
 }
 
 fn serve(options: &Options) -> Result<(), Failure> {
@@ -127,7 +157,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let starting = LockFile::wait(&dir.join(START_LOCK_NAME)).map_err(system("lock"))?;
     let held = LockFile::try_acquire(&dir.join(BROKER_LOCK_NAME)).map_err(system("lock"))?;
     let Some(held) = held else {
-        if options.detached {
+        if options.detached && options.suit_any_broker() {
             notify::starter_ready();
             return Ok(());
         }
@@ -221,11 +251,21 @@ fn open_listeners(
 ) -> Result<Vec<Listener>, Failure> {
     let open = |tenant: &Tenant| {
         Listener::open(tenant, dir, &mut given)
-            .map_err(|error| Failure::Listener(tenant.name.clone(), error))
+            .map_err(|error| Failure::Listener(tenant.name.clone(), path_of(tenant, dir), error))
     };
     let listeners = tenants.iter().map(open).collect::<Result<_, _>>()?;
     given.check_empty().map_err(Failure::Activation)?;
     Ok(listeners)
+}
+
+/// Where the socket of a tenant is, for people.
+fn path_of(tenant: &Tenant, dir: &Path) -> String {
+    let own = || dir.join(SOCKET_NAME);
+    let path = tenant
+        .socket
+        .as_ref()
+        .map_or_else(own, |it| it.path.clone());
+    path.display().to_string()
 }
 
 /// Serves; returns the start lock if the end is for idleness.

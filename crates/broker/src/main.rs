@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
+use causeway_broker::daemon::Failure;
 use causeway_broker::{daemon, notify, options::Options};
+use causeway_fabric::launch::READY_LINE;
 use clap::Parser;
 
 fn main() -> ExitCode {
@@ -10,9 +12,12 @@ fn main() -> ExitCode {
     match daemon::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !options.foreground {
-                // The process that started a daemon reads its answer here.
-                notify::answer(&failure.to_string());
+            if !options.foreground && !notify::output_is_error_output() {
+                // A program that wants a broker reads its answer here: any broker will do for it.
+                match failure {
+                    Failure::Kept { .. } => notify::answer(READY_LINE),
+                    _ => notify::answer(&failure.to_string()),
+                }
             }
             eprintln!("causewayd: {failure}");
             ExitCode::FAILURE

@@ -36,6 +36,16 @@ pub fn starter_ready() {
     }
 }
 
+/// Whether standard output and standard error are one file, such as a terminal: who reads there
+/// is a person, and what is written to both would be seen twice.
+pub fn output_is_error_output() -> bool {
+    use rustix::fs::fstat;
+    match (fstat(std::io::stdout()), fstat(std::io::stderr())) {
+        (Ok(out), Ok(err)) => (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino),
+        _ => false,
+    }
+}
+
 /// Writes one line to standard output. A starter that gave up and left is no reason to fail.
 pub fn answer(line: &str) {
     let mut out = std::io::stdout();

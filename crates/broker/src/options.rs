@@ -55,6 +55,12 @@ impl Options {
             .unwrap_or_else(causeway_fabric::runtime_dir)
     }
 
+    /// Whether a broker that is there already is all that was asked for: no option says what it
+    /// should be like.
+    pub fn suit_any_broker(&self) -> bool {
+        self.config.is_none() && self.idle.is_none() && self.log.is_none()
+    }
+
     /// The idle time; `None` means that the broker never ends by itself. Unless told otherwise it
     /// does not if it has tenants that could not start another.
     ///

@@ -209,6 +209,52 @@ fn a_second_broker_in_the_foreground_is_told_of_the_first() {
     );
 }
 
+/// `causewayd` as a person starts it, who leaves a daemon behind; output is for two readers.
+fn leave_daemon(host: &Host, options: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_causewayd"))
+        .args(options)
+        .arg("--runtime-dir")
+        .arg(&host.dir)
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn who_starts_a_daemon_that_fails_is_told_by_its_status() {
+    let host = Host::new();
+    let (status, out, err) = leave_daemon(&host, &["--config", "/no/such/file"]);
+    assert_eq!(status, Some(1));
+    assert!(err.starts_with("causewayd: /no/such/file: "), "{err}");
+    assert!(out.starts_with("/no/such/file: "), "{out}");
+}
+
+#[test]
+fn a_running_broker_that_takes_no_options_says_so() {
+    let host = Host::with_broker("0");
+    let (status, out, err) = leave_daemon(&host, &[]);
+    assert_eq!(
+        (status, out.as_str(), err.as_str()),
+        (Some(0), "ready\n", "")
+    );
+    let pid = host.broker_pid().unwrap();
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let config = empty.path().to_str().unwrap();
+    for options in [["--config", config], ["--idle", "0"], ["--log", "debug"]] {
+        let (status, out, err) = leave_daemon(&host, &options);
+        assert_eq!((status, out.as_str()), (Some(1), "ready\n"), "{err}");
+        assert!(
+            err.contains(&format!("is running (process {pid})")),
+            "{err}"
+        );
+    }
+}
+
 #[test]
 fn a_directory_that_others_can_enter_is_refused() {
     use std::os::unix::fs::PermissionsExt;

@@ -58,6 +58,29 @@ fn dispatch(cli: Cli) -> u8 {
     }
 }
 
+/// Prints to standard output.
+///
+/// # Errors
+/// Text for the user: a disk that is full, say.
+fn print(text: &str) -> Result<(), String> {
+    use std::io::Write;
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| format!("standard output: {error}"))
+}
+
+/// Prints to standard output; the result is the exit status, which is not 0 where that fails.
+fn say(text: &str) -> u8 {
+    match print(text) {
+        Ok(()) => 0,
+        Err(why) => {
+            complain(&why);
+            1
+        }
+    }
+}
+
 /// Says what went wrong on stderr, in the form every Unix tool uses.
 fn complain(what: &str) {
     eprintln!("causeway: {what}");

@@ -69,12 +69,12 @@ fn wanted(options: &LimitOptions) -> Result<Option<LimitEntry>, String> {
 fn print(as_json: bool) -> Result<(), String> {
     let address = Address::from_env();
     let entries = list(&address).map_err(|error| error.to_string())?;
-    match entries {
-        _ if as_json => println!("{:#}", json_of(entries.as_deref().unwrap_or_default())),
-        Some(entries) => print!("{}", table(&entries)),
-        None => println!("no broker in {address}"),
-    }
-    Ok(())
+    let text = match entries {
+        _ if as_json => format!("{:#}\n", json_of(entries.as_deref().unwrap_or_default())),
+        Some(entries) => table(&entries),
+        None => format!("no broker in {address}\n"),
+    };
+    crate::print(&text)
 }
 
 fn json_of(entries: &[LimitEntry]) -> Value {

@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::args::NodesOptions;
-use crate::complain;
 use crate::status::printable;
+use crate::{complain, say};
 
 /// How long one address of a node has for a connection.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -57,16 +57,16 @@ pub fn nodes(options: &NodesOptions) -> u8 {
         }
     };
     let nodes: Vec<Node> = nodes;
-    if options.json {
-        println!("{:#}", as_json(&own, &nodes));
+    let mut text = if options.json {
+        format!("{:#}\n", as_json(&own, &nodes))
     } else {
-        print!("{}", as_table(&own, &nodes));
-        if state == DaemonState::PortTaken {
-            println!("TCP port {NODE_PORT} is another process's: see causeway doctor");
-        }
+        as_table(&own, &nodes)
+    };
+    if !options.json && state == DaemonState::PortTaken {
+        text += &format!("TCP port {NODE_PORT} is another process's: see causeway doctor\n");
     }
-    let conflicts = nodes.iter().flat_map(|node| &node.found);
-    u8::from(conflicts.into_iter().any(|found| found.conflict.is_some()))
+    let mut found = nodes.iter().flat_map(|node| &node.found);
+    say(&text).max(u8::from(found.any(|found| found.conflict.is_some())))
 }
 
 fn ask() -> Result<(Hello, DaemonState, Vec<Node>), Error> {

@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use causeway_fabric::{Address, Error};
+use rustix::io::Errno;
+
 use crate::args::{RunOptions, Wire};
 use crate::locate::{self, Libraries};
 use crate::{EXIT_OWN_FAILURE, broker, complain, isolate};
@@ -79,6 +82,16 @@ fn default_wire() -> Option<Wire> {
 /// The directory whose content stands for the device's files.
 fn sysfs_view() -> Result<PathBuf, String> {
     broker::sysfs_view().map_err(|error| {
+        let error = match error {
+            Error::Refused {
+                errno: Errno::NOSPC | Errno::DQUOT,
+                ..
+            } => format!(
+                "no space is left for them in {}: CAUSEWAY_RUNTIME_DIR names another directory",
+                Address::from_env()
+            ),
+            error => error.to_string(),
+        };
         format!(
             "no files of the device: {error}\n\
              causeway: `causeway doctor` examines the machine; --no-paths runs without the \

@@ -26,10 +26,7 @@ const JSON_VERSION: u32 = 1;
 pub fn status(options: &StatusOptions) -> u8 {
     let address = Address::from_env();
     match read(&address) {
-        Ok(state) => {
-            state.print(options, &address);
-            0
-        }
+        Ok(state) => crate::say(&state.text(options, &address)),
         Err(error) => {
             complain(&format!("{address}: {error}"));
             1
@@ -61,18 +58,18 @@ fn read(address: &Address) -> causeway_fabric::Result<State> {
 }
 
 impl State {
-    fn print(&self, options: &StatusOptions, address: &Address) {
+    fn text(&self, options: &StatusOptions, address: &Address) -> String {
         if options.json {
             let endpoints = self.endpoints.as_deref();
             let mut value = as_json(endpoints, &self.secured, &self.sessions);
             value["pools"] = pools::as_json(&self.pools);
-            println!("{value:#}");
+            format!("{value:#}\n")
         } else if let Some(endpoints) = &self.endpoints {
             let sessions = sisci::as_table(&self.sessions);
             let pools = pools::as_table(&self.pools);
-            print!("{}{sessions}{pools}", as_table(endpoints, &self.secured));
+            format!("{}{sessions}{pools}", as_table(endpoints, &self.secured))
         } else {
-            println!("no broker in {address}");
+            format!("no broker in {address}\n")
         }
     }
 }

@@ -4,8 +4,10 @@ mod lab;
 mod qmp;
 mod replug;
 
+use causeway_fabric::services::vm::VM_NAME_MAX;
 use causeway_fabric::vm::{VmInfo, attach, detach, list};
 use causeway_fabric::{Address, Error};
+use rustix::io::Errno;
 
 use crate::args::{VmAttachOptions, VmVerb};
 
@@ -15,11 +17,10 @@ const COLUMN: usize = 16;
 /// Does what the command line says; the result is the exit status.
 pub fn vm(verb: &VmVerb) -> u8 {
     let address = Address::from_env();
-    let text = |error: Error| error.to_string();
     let outcome = match verb {
-        VmVerb::Attach(options) => attach_one(&address, options).map_err(text),
-        VmVerb::List => print_list(&address).map_err(text),
-        VmVerb::Detach { name } => detach(&address, name).map_err(text),
+        VmVerb::Attach(options) => attach_one(&address, options),
+        VmVerb::List => print_list(&address),
+        VmVerb::Detach { name } => detach(&address, name).map_err(|error| reason(&error, name, "")),
         VmVerb::Lab { arguments } => Err(lab::lab(arguments)),
         VmVerb::Replug(options) => replug::replug(&address, options),
     };
@@ -32,24 +33,44 @@ pub fn vm(verb: &VmVerb) -> u8 {
     }
 }
 
-fn attach_one(address: &Address, options: &VmAttachOptions) -> Result<(), Error> {
-    let tenant = options.tenant.as_deref().unwrap_or_default();
-    let info = attach(address, &options.name, tenant)?;
-    if options.libvirt {
-        print!("{}", libvirt_xml(&info));
-    } else {
-        println!("{}", qemu_arguments(&info).join(" "));
+/// What a broker's refusal means for the VM `name`.
+fn reason(error: &Error, name: &str, tenant: &str) -> String {
+    let Error::Refused { errno, .. } = error else {
+        return error.to_string();
+    };
+    match *errno {
+        Errno::INVAL => format!(
+            "a VM cannot be named {name:?}: a name has 1 to {VM_NAME_MAX} letters, digits, -, _ \
+             and . (not first)"
+        ),
+        Errno::NOENT if tenant.is_empty() => {
+            format!("no VM {name:?} is attached: causeway vm list shows those that are")
+        }
+        Errno::NOENT => format!("the broker's configuration has no tenant {tenant:?}"),
+        Errno::EXIST => format!("the VM {name:?} is attached to another tenant: detach it first"),
+        Errno::PERM => "only the broker's own user and root attach and detach VMs".to_owned(),
+        _ => error.to_string(),
     }
-    Ok(())
 }
 
-fn print_list(address: &Address) -> Result<(), Error> {
-    for vm in list(address)? {
+fn attach_one(address: &Address, options: &VmAttachOptions) -> Result<(), String> {
+    let tenant = options.tenant.as_deref().unwrap_or_default();
+    let info = attach(address, &options.name, tenant)
+        .map_err(|error| reason(&error, &options.name, tenant))?;
+    crate::print(&match options.libvirt {
+        true => libvirt_xml(&info),
+        false => qemu_arguments(&info).join(" ") + "\n",
+    })
+}
+
+fn print_list(address: &Address) -> Result<(), String> {
+    let vms = list(address).map_err(|error| reason(&error, "", ""))?;
+    let line = |vm: VmInfo| {
         let state = if vm.connected { "connected" } else { "waits" };
         let (name, tenant, socket) = (vm.name, vm.tenant, vm.socket);
-        println!("{name:<COLUMN$} {tenant:<COLUMN$} {state:<COLUMN$} {socket}");
-    }
-    Ok(())
+        format!("{name:<COLUMN$} {tenant:<COLUMN$} {state:<COLUMN$} {socket}\n")
+    };
+    crate::print(&vms.into_iter().map(line).collect::<String>())
 }
 
 /// The kind of device: one that leaves all to its back end.

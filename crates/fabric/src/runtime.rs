@@ -140,7 +140,9 @@ pub fn prepare(dir: &Path) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(dir);
-    if let Err(error) = created {
+    if let Err(error) = created
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
         return Err(refuse(dir, error.to_string()));
     }
     check(dir)
@@ -213,10 +215,10 @@ mod tests {
             prepare(&base.join("link")),
             Err(Error::RuntimeDir { .. })
         ));
-        assert!(matches!(
-            prepare(&base.join("file")),
-            Err(Error::RuntimeDir { .. })
-        ));
+        let Err(error @ Error::RuntimeDir { .. }) = prepare(&base.join("file")) else {
+            panic!("a file is no directory");
+        };
+        assert!(error.to_string().ends_with("not a directory"), "{error}");
         std::fs::set_permissions(&good, std::fs::Permissions::from_mode(0o750)).unwrap();
         assert!(matches!(check(&good), Err(Error::RuntimeDir { .. })));
     }

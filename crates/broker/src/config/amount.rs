@@ -5,7 +5,10 @@ use serde::Deserialize;
 
 /// A number of bytes, or text such as "64 GiB".
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "neither a number of bytes nor an amount such as \"64 GiB\""
+)]
 pub(super) enum Amount {
     Bytes(u64),
     Text(String),

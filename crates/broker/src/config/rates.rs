@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use causeway_fabric::services::limit::Rates;
+use causeway_fabric::services::vm::is_vm_name;
 use serde::Deserialize;
 
 use super::amount::{Amount, amount};
-use crate::ids::is_vm_name;
 
 /// What is not named is not limited; of a tenant, it is as for all.
 #[derive(Default, Deserialize)]

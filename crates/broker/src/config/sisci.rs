@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use causeway_fabric::services::sisci::{NODE_GROUP_ALL, NODE_MAX};
 use serde::Deserialize;
 
 use super::OWN_TENANT;
@@ -102,7 +103,10 @@ impl NodeTable {
             trust,
         } = self;
         if !is_node_id(id) {
-            return Err(format!("no SISCI node can have the id {id}"));
+            return Err(format!(
+                "no SISCI node can have the id {id}: ids are 1 to {NODE_MAX} without \
+                 {NODE_GROUP_ALL}"
+            ));
         }
         if addresses.len() > NODE_ADDRESSES_MAX {
             return Err(format!(

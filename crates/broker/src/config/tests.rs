@@ -81,11 +81,22 @@ fn mistakes_are_named() {
         (WEB.replace("web'", "default'"), "twice, or has the name"),
         (WEB.replace("'web'", "''"), "the name"),
         (more("mode = 660"), "mode 0o1224"),
+        (
+            WEB.replace("'root'", "-1"),
+            "neither the name nor the number",
+        ),
+        (
+            "[limits]\nbytes = -1".to_owned(),
+            "neither a number of bytes",
+        ),
         (more("groups = ['no-such-group']"), "no group"),
         (more("userfaultfd = ['@no-such-group']"), "no group"),
         (format!("{WEB}{WEB}"), "twice"),
         ("[[sisci.node]]\nid = 0".to_owned(), "id 0"),
-        ("[[sisci.node]]\nid = 252".to_owned(), "id 252"),
+        (
+            "[[sisci.node]]\nid = 252".to_owned(),
+            "id 252: ids are 1 to 65535 without 252",
+        ),
         ("[[sisci.node]]\nid = 65536".to_owned(), "id 65536"),
         (
             "[[sisci.node]]\nid = 8\ntrust = 'all'".to_owned(),
@@ -113,6 +124,12 @@ fn mistakes_are_named() {
         let why = Config::parse(&text).unwrap_err();
         assert!(why.contains(named), "{text}: {why}");
     }
+}
+
+#[test]
+fn a_file_without_an_end_is_not_read_to_it() {
+    let why = Config::load(Some(Path::new("/dev/zero")), Path::new("/")).unwrap_err();
+    assert!(why.contains("bytes at most"), "{why}");
 }
 
 #[test]

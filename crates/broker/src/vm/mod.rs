@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use causeway_fabric::remoting::Answer;
-use causeway_fabric::services::vm::{AttachVmRequest, VmInfo, VmRequest, VmService};
+use causeway_fabric::services::vm::{AttachVmRequest, VmInfo, VmRequest, VmService, is_vm_name};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vhost::vhost_user::Listener;
@@ -35,7 +35,7 @@ use vhost_user_backend::VhostUserDaemon;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::config::Tenant;
-use crate::ids::{SessionId, TenantId, VmId, is_vm_name};
+use crate::ids::{SessionId, TenantId, VmId};
 use crate::session::Peer;
 use crate::sys::random;
 use device::Device;

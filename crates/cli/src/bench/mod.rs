@@ -107,10 +107,7 @@ impl Row {
 /// Measures and prints; the result is the exit status.
 pub fn bench(options: &BenchOptions) -> u8 {
     match measure(options) {
-        Ok(table) => {
-            print!("{}", table.text(options.json));
-            0
-        }
+        Ok(table) => crate::say(&table.text(options.json)),
         Err(error) => {
             complain(&format!("bench: {error}"));
             1

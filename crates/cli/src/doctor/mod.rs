@@ -105,19 +105,20 @@ const CHECKS: [fn() -> Vec<Finding>; 27] = [
 /// Runs every check; exit status 1 if one of them failed.
 pub fn doctor() -> u8 {
     let findings: Vec<Finding> = CHECKS.iter().flat_map(|check| check()).collect();
-    for finding in &findings {
-        println!(
-            "{:<4}  {:<20}  {}",
-            finding.verdict, finding.topic, finding.text
-        );
-    }
+    let line = |finding: &Finding| {
+        let Finding {
+            verdict,
+            topic,
+            text,
+        } = finding;
+        format!("{verdict:<4}  {topic:<20}  {text}\n")
+    };
+    let mut text: String = findings.iter().map(line).collect();
     let count = |verdict| findings.iter().filter(|f| f.verdict == verdict).count();
     let (warned, failed) = (count(Verdict::Warn), count(Verdict::Fail));
-    println!(
-        "{} checks, {warned} warnings, {failed} failures",
-        findings.len()
-    );
-    u8::from(failed > 0)
+    let checks = findings.len();
+    text += &format!("{checks} checks, {warned} warnings, {failed} failures\n");
+    crate::say(&text).max(u8::from(failed > 0))
 }
 
 /// A line of what the kernel says of this process (proc_pid_status(5)).

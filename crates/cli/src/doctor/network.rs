@@ -80,10 +80,16 @@ fn parse_range(line: &str) -> Option<(u16, u16)> {
     Some((words.next()?.ok()?, words.next()?.ok()?))
 }
 
+/// A UDP socket: where no interface has an address of IPv4, not even loopback, none can be bound to
+/// one.
+fn any_socket() -> std::io::Result<UdpSocket> {
+    UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+}
+
 /// Without segmentation offload every datagram costs a system call.
 pub fn offload() -> Vec<Finding> {
     const TOPIC: &str = "UDP offload";
-    let socket = match UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) {
+    let socket = match any_socket() {
         Ok(socket) => socket,
         Err(error) => {
             return vec![Finding::fail(
@@ -178,23 +184,21 @@ fn ipv6() -> Finding {
 /// Two endpoints with equal addresses are told apart by their network namespaces.
 pub fn namespace() -> Vec<Finding> {
     const TOPIC: &str = "network namespace";
-    let cookie = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
-        .ok()
-        .and_then(|socket| {
-            let mut cookie = 0_u64;
-            let mut size = size_of_val(&cookie) as libc::socklen_t;
-            // SAFETY: the kernel writes at most `size` bytes to `cookie`; both outlive the call.
-            let result = unsafe {
-                libc::getsockopt(
-                    socket.as_raw_fd(),
-                    libc::SOL_SOCKET,
-                    SO_NETNS_COOKIE,
-                    (&raw mut cookie).cast(),
-                    &raw mut size,
-                )
-            };
-            (result == 0).then_some(cookie)
-        });
+    let cookie = any_socket().ok().and_then(|socket| {
+        let mut cookie = 0_u64;
+        let mut size = size_of_val(&cookie) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `size` bytes to `cookie`; both outlive the call.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_NETNS_COOKIE,
+                (&raw mut cookie).cast(),
+                &raw mut size,
+            )
+        };
+        (result == 0).then_some(cookie)
+    });
     vec![match cookie {
         Some(cookie) => Finding::ok(TOPIC, format!("cookie {cookie}")),
         None => Finding::warn(

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use causeway_device::PortHolder;
@@ -14,11 +14,12 @@ use causeway_fabric::services::node::{NODE_DAEMON, NODE_PORT};
 use causeway_fabric::sisci::Sisci;
 use causeway_fabric::{Address, Error};
 use causeway_shm::layout::STATS_SETS;
+use rustix::io::Errno;
 
 use super::Finding;
 use super::packages::{Group, missing_file_mend};
 use crate::broker;
-use crate::locate::{self, Libraries};
+use crate::locate::{self, Libraries, LocateError};
 
 /// A function and the version under which programs ask for it, per library.
 const VERBS_PROBES: [(&CStr, &CStr); 4] = [
@@ -40,15 +41,21 @@ const COMPANIONS: [(&CStr, &str); 3] = [
     (c"librdmacm.so.1", "librdmacm1"),
 ];
 
+/// What the device's files take of the runtime directory's file system, and the broker's beside
+/// them: files and directories, and bytes of those files at a page each.
+const FILES_OF_DEVICE: u64 = 256;
+const BYTES_OF_DEVICE: u64 = 1 << 20;
+
 /// The libraries that `causeway run` preloads can be found and loaded.
 pub fn libraries() -> Vec<Finding> {
     const TOPIC: &str = "libraries";
     let libraries = match Libraries::find() {
         Ok(libraries) => libraries,
-        Err(error) => {
+        Err(error @ LocateError::NotFound(_)) => {
             let mend = missing_file_mend("build with `make`");
             return vec![Finding::fail(TOPIC, format!("{error}; {mend}"))];
         }
+        Err(error) => return vec![Finding::fail(TOPIC, error.to_string())],
     };
     vec![
         library(&libraries.path(locate::VERBS), &VERBS_PROBES),
@@ -134,9 +141,26 @@ pub fn runtime_dir() -> Vec<Finding> {
         }
     };
     vec![match causeway_fabric::runtime::prepare(&dir) {
+        Ok(()) if !has_room(&dir) => Finding::fail(
+            TOPIC,
+            format!(
+                "{}: no space is left there; free some, or set CAUSEWAY_RUNTIME_DIR to another \
+                 directory",
+                dir.display()
+            ),
+        ),
         Ok(()) => Finding::ok(TOPIC, dir.display().to_string()),
         Err(error) => Finding::fail(TOPIC, format!("{error}; {}", place_for(&error))),
     }]
+}
+
+/// Whether the device's files can be made in a runtime directory. A file system that does not count
+/// its files says that it has none.
+fn has_room(dir: &Path) -> bool {
+    rustix::fs::statvfs(dir).is_ok_and(|found| {
+        let files = found.f_files == 0 || found.f_favail >= FILES_OF_DEVICE;
+        files && found.f_bavail.saturating_mul(found.f_frsize) >= BYTES_OF_DEVICE
+    })
 }
 
 /// Where a runtime directory could be instead.
@@ -159,11 +183,20 @@ pub fn broker() -> Vec<Finding> {
         (Err(error), Address::Socket(socket)) => {
             Finding::fail(TOPIC, format!("{error}; {}", way_to(socket)))
         }
-        (Err(error), _) => Finding::fail(
-            TOPIC,
-            format!("{error}; run causewayd by hand in a terminal to see why it does not start"),
-        ),
+        (Err(error), _) => Finding::fail(TOPIC, format!("{error}; {}", mend_start(&error))),
     }]
+}
+
+/// What to do about a broker that does not start.
+fn mend_start(error: &Error) -> &'static str {
+    match error {
+        Error::RuntimeDir { .. } => "see runtime directory above",
+        Error::System {
+            errno: Errno::NAMETOOLONG,
+            ..
+        } => "set CAUSEWAY_RUNTIME_DIR to a directory with a shorter path",
+        _ => "run causewayd by hand in a terminal to see why it does not start",
+    }
 }
 
 /// How to get to a broker's socket that this process does not reach.
@@ -174,6 +207,11 @@ fn way_to(socket: &Path) -> String {
             "there is no such file: start that broker; mount its directory in a container, \
              -v {dir}:{dir}"
         ),
+        Ok(found) if !found.file_type().is_socket() => {
+            "that is no socket: set CAUSEWAY_SOCKET to a tenant's, as its broker's configuration \
+             has it, or unset it"
+                .to_owned()
+        }
         Ok(_) if socket == Path::new(MACHINE_SOCKET) && may_write(socket) => {
             "nobody listens there: systemctl stop causewayd.service, then systemctl restart \
              causewayd.socket"
@@ -231,8 +269,10 @@ pub fn node_daemon() -> Vec<Finding> {
         process.is_none_or(|(_, name)| name == NODE_DAEMON)
     };
     let named = holder.as_ref().map(holder_name);
+    // A directory names nodes only once the daemon is there.
+    let wanted = cluster.daemon == DaemonState::Started && holder.is_none();
     vec![match (holder, cluster.daemon) {
-        _ if nodes.iter().all(|node| node.addresses.is_empty()) => {
+        _ if !wanted && nodes.iter().all(|node| node.addresses.is_empty()) => {
             Finding::ok(TOPIC, "not needed: no SISCI node has an address")
         }
         (Some(holder), state) if own(&holder) && state != DaemonState::PortTaken => {
@@ -250,7 +290,8 @@ pub fn node_daemon() -> Vec<Finding> {
             TOPIC,
             format!(
                 "the broker has started causeway-noded, which does not listen at TCP port \
-                 {NODE_PORT} yet; if that stays so, the broker's log says why"
+                 {NODE_PORT} yet; if that stays so, causeway-noded --config FILE in a terminal, \
+                 with the broker's configuration, says why"
             ),
         ),
         (None, _) => Finding::warn(

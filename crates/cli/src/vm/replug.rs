@@ -25,13 +25,14 @@ struct Place {
 /// Replaces the device of a VM.
 pub fn replug(address: &Address, options: &VmReplugOptions) -> Result<(), String> {
     let tenant = options.tenant.as_deref().unwrap_or_default();
-    let text = |error: io::Error| format!("{}: {error}", options.qmp.display());
+    let text = |error: io::Error| format!("QEMU's QMP socket {}: {error}", options.qmp.display());
     let mut qmp = Qmp::connect(&options.qmp).map_err(text)?;
     // First: the server of the socket must be there when QEMU connects, or all of QEMU waits.
-    let info = attach(address, &options.name, tenant).map_err(|error| error.to_string())?;
+    let info = attach(address, &options.name, tenant)
+        .map_err(|error| super::reason(&error, &options.name, tenant))?;
     let place = plug(&mut qmp, options, &info.socket).map_err(text)?;
-    println!("{} is plugged in again, at {}", place.id, place.bus);
-    Ok(())
+    let Place { id, bus } = place;
+    crate::print(&format!("{id} is plugged in again, at {bus}\n"))
 }
 
 fn plug(qmp: &mut Qmp, options: &VmReplugOptions, socket: &str) -> io::Result<Place> {

@@ -2,6 +2,16 @@
 
 use crate::remoting::{message, service};
 
+/// Longest name of a VM.
+pub const VM_NAME_MAX: usize = 48;
+
+/// Whether a VM may have a name: it is part of a file's name.
+pub fn is_vm_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let short = !name.is_empty() && name.len() <= VM_NAME_MAX;
+    short && name.chars().all(plain) && !name.starts_with('.')
+}
+
 message! {
     /// Lets a VM attach.
     pub struct AttachVmRequest {
