@@ -1,8 +1,8 @@
 //! Whether the process runs under valgrind.
 //!
 //! There one thread runs at a time, and keeps its turn during munmap(2), mremap(2) and madvise(2).
-//! The kernel holds these calls up until the monitor has read the event of userfaultfd, for which it
-//! never gets a turn. So nothing is moved there.
+//! The kernel holds these calls up until the monitor has read the event of userfaultfd, for which
+//! it never gets a turn. So nothing is moved there.
 
 use std::arch::asm;
 

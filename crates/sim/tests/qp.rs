@@ -216,8 +216,8 @@ fn memory_may_go_while_it_is_being_read() {
     });
 }
 
-/// A program that has its READs tells the peer so in a way of its own, and the peer takes the memory
-/// back. The acknowledgments of the answers may have been lost, or be late.
+/// A program that has its READs tells the peer so in a way of its own, and the peer takes the
+/// memory back. The acknowledgments of the answers may have been lost, or be late.
 #[test]
 fn memory_may_go_once_it_has_been_read() {
     seeds::run("memory_may_go_once_it_has_been_read", 1000, |seed| {
