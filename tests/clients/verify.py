@@ -23,6 +23,8 @@ ROUNDS = {"shm": "500", "udp": "20"}
 THREAD_ROUNDS = {"shm": "2000", "udp": "400"}
 LARGE_MTUS = (9000, 65535)
 LARGE_OPERATIONS = "50000"
+# Under valgrind a program takes 20 to 50 times as long.
+VALGRIND_OPERATIONS = "500"
 
 
 def programs(wire):
@@ -42,6 +44,19 @@ def churning():
     return [("verify, registering", "verify", {}),
             ("verify, registering, jemalloc", "verify", OTHER_MALLOC),
             ("verify, registering, AddressSanitizer", "verify-asan", {})]
+
+
+def run_valgrind(report, words, world):
+    """Under valgrind one thread runs at a time: none may wait for another in the kernel."""
+    title = "verify, valgrind, shm"
+    if not all(word in title for word in words):
+        return
+    argv = ["valgrind", "-q", os.path.join(PROGRAMS, "verify")]
+    client = [*argv, "--qps", "2", "--ops", VALGRIND_OPERATIONS, world.server.address]
+    outcome = pair.Pair(world, "shm", argv, client,
+                        env={"CAUSEWAY_MOVE": "eager"}).run(LIMIT_SECONDS, words=False)
+    text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
+    report.add("verify", title, outcome.problem, outcome.seconds, text)
 
 
 def run_churning(report, words, world):
@@ -103,6 +118,7 @@ def run(report, text=""):
                             (world.server, "auto", ["protected"]))
                     run_direct(report, words, world)
                     run_churning(report, words, world)
+                    run_valgrind(report, words, world)
                 if all(word in f"errors, {wire_name}" for word in words):
                     run_errors(report, f"errors, {wire_name}", world.server, wire)
         except netns.SetupError as error:

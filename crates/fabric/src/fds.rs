@@ -30,7 +30,7 @@ const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Creates a memfd of `bytes` zero bytes with [`SEALS`].
 ///
 /// # Errors
-/// `EMFILE`, `ENFILE`, `ENOMEM`.
+/// `EMFILE`, `ENFILE`, `ENOMEM`, `EFBIG` beyond RLIMIT_FSIZE.
 pub fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -38,7 +38,7 @@ pub fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
         Err(Errno::INVAL) => memfd_create(name, flags)?,
         made => made?,
     };
-    rustix::fs::ftruncate(&fd, bytes)?;
+    causeway_shm::segment::set_size(&fd, bytes)?;
     fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
 }
@@ -82,7 +82,7 @@ pub fn private_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
 pub fn huge_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
     let fd = memfd_create(name, flags | MemfdFlags::HUGE_2MB)?;
-    rustix::fs::ftruncate(&fd, bytes)?;
+    causeway_shm::segment::set_size(&fd, bytes)?;
     rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes)?;
     fcntl_add_seals(&fd, SEALS)?;
     fchmod(&fd, PRIVATE_MODE)?;

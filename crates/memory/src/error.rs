@@ -8,6 +8,9 @@ pub enum Unmovable {
     /// Moving is switched off by the environment.
     #[error("moving is switched off (CAUSEWAY_MOVE=off)")]
     Off,
+    /// Valgrind lets one thread run at a time, also while the kernel waits for another.
+    #[error("the process runs under valgrind")]
+    Valgrind,
     /// The process may not trap faults that happen in the kernel: it needs CAP_SYS_PTRACE, access
     /// to /dev/userfaultfd, or an open one handed over.
     #[error("no userfaultfd that traps the kernel's own accesses")]

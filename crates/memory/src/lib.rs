@@ -82,6 +82,7 @@ mod test_support;
 #[cfg(test)]
 mod tests;
 mod uffd;
+mod valgrind;
 mod vma;
 
 pub use error::Unmovable;

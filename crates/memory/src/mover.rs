@@ -15,6 +15,7 @@ use crate::stacks;
 use crate::status::Status;
 use crate::store::Store;
 use crate::sys::NoSignals;
+use crate::valgrind;
 use rustix::mm::ProtFlags;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -109,6 +110,8 @@ impl Inner {
             let off = causeway_setting::setting(ENVIRONMENT).is_some_and(|value| value == "off");
             let made = if off {
                 Err(Unmovable::Off)
+            } else if valgrind::is_present() {
+                Err(Unmovable::Valgrind)
             } else {
                 start.start()
             };

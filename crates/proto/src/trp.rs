@@ -22,6 +22,7 @@ mod liveness;
 mod output;
 mod receive;
 mod recv;
+mod repeat;
 mod reports;
 mod reset;
 mod rtt;
@@ -60,6 +61,7 @@ use handshake::Handshake;
 use liveness::Liveness;
 use receive::Refused;
 use recv::ReceiveSpace;
+use repeat::Question;
 use rtt::Rtt;
 use run::Run;
 use search::Search;
@@ -132,6 +134,8 @@ struct Sender {
     /// Retransmissions since the last reduction, and how many of them the peer had already.
     resent: u32,
     needless: u32,
+    /// About answers whose memory has gone.
+    question: Question,
 }
 
 /// The receiving half of a connection.
@@ -409,6 +413,7 @@ impl Sender {
             unasked: 0,
             resent: 0,
             needless: 0,
+            question: Question::default(),
         }
     }
 

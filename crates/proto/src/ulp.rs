@@ -100,7 +100,7 @@ pub trait Ulp {
 
     /// Whether the memory may still be read that response `seq` comes from; false if that is
     /// forgotten. [`Ulp::again`] fails the queue pair where it cannot be read. So a link asks first
-    /// whose requester may have the response already, since then nobody misses it.
+    /// where the requester may have the response already, since then nobody misses it.
     fn can_repeat(&self, _seq: u64) -> bool {
         true
     }

@@ -50,6 +50,7 @@ mod os {
     use rustix::fs::{MemfdFlags, SealFlags};
     use rustix::io::Errno;
     use rustix::mm::{Advice, MapFlags, ProtFlags};
+    use rustix::process::{Resource, getrlimit};
     use std::ffi::CString;
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
     use std::ptr::{self, NonNull};
@@ -94,7 +95,7 @@ mod os {
         ///
         /// # Errors
         /// [`SegmentError::Call`] with what `memfd_create(2)`, `ftruncate(2)` or `fcntl(2)` report,
-        /// e.g. EMFILE; what `mmap(2)` reports.
+        /// e.g. EMFILE, or EFBIG beyond RLIMIT_FSIZE; what `mmap(2)` reports.
         pub fn create(name: &str, len: usize) -> Result<Segment, SegmentError> {
             let name = CString::new(name).map_err(|_| std::io::Error::from(Errno::INVAL))?;
             let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -104,7 +105,7 @@ mod os {
                 other => other,
             };
             let fd = fd.map_err(refused("memfd_create"))?;
-            rustix::fs::ftruncate(&fd, len as u64).map_err(refused("ftruncate"))?;
+            set_size(&fd, len as u64).map_err(refused("ftruncate"))?;
             rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(refused("fcntl"))?;
             let mut segment = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
             segment.fd = Some(fd);
@@ -263,6 +264,19 @@ mod os {
         }
     }
 
+    /// Gives a new memfd its size. Beyond the limit on the size of files the kernel would also send
+    /// SIGXFSZ, which ends a program that does not expect it.
+    ///
+    /// # Errors
+    /// EFBIG beyond RLIMIT_FSIZE (`setrlimit(2)`), else what `ftruncate(2)` reports.
+    pub fn set_size(fd: impl AsFd, bytes: u64) -> Result<(), Errno> {
+        let limit = getrlimit(Resource::Fsize).current;
+        if limit.is_some_and(|limit| bytes > limit) {
+            return Err(Errno::FBIG);
+        }
+        rustix::fs::ftruncate(fd, bytes)
+    }
+
     /// Whether this is a segment of the guest driver's, whose size nobody can change. No process
     /// can make a file of this name.
     fn is_in_window(fd: BorrowedFd<'_>) -> bool {
@@ -318,9 +332,9 @@ mod os {
 }
 
 #[cfg(not(any(loom, shuttle)))]
-pub use os::Segment;
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) use os::check_pages;
+#[cfg(not(any(loom, shuttle)))]
+pub use os::{Segment, set_size};
 
 #[cfg(any(loom, shuttle))]
 mod model {

@@ -17,6 +17,8 @@ use causeway_sim::world::{Node, World};
 
 /// Seeds of the main test.
 const SEEDS: u64 = 10_000;
+/// For how long what has not been acknowledged is sent again.
+const REPEATS: Duration = Duration::from_secs(60);
 /// Longest a run may take, simulated.
 const LIMIT: Instant = Instant(900_000_000_000);
 
@@ -210,6 +212,30 @@ fn memory_may_go_while_it_is_being_read() {
                 .error
                 .is_none_or(|(_, status)| may_end_without_source(side, status));
             assert!(fine, "{}", report(&w));
+        }
+    });
+}
+
+/// A program that has its READs tells the peer so in a way of its own, and the peer takes the
+/// memory back. The acknowledgments of the answers may have been lost, or be late.
+#[test]
+fn memory_may_go_once_it_has_been_read() {
+    seeds::run("memory_may_go_once_it_has_been_read", 1000, |seed| {
+        let mut rng = Rng::new(seed);
+        let faults = Faults::random(&mut rng);
+        let mut setups = setups(&mut rng, faults.damages());
+        setups[1].ops = 0;
+        let mut w = world(&mut rng, faults, setups);
+        let done = w.run(LIMIT, |w| w.nodes[0].program.is_done());
+        assert!(done, "stuck {}", report(&w));
+        w.nodes[1]
+            .program
+            .with_host(|h| h.deregister(Area::Source.key()));
+        let later = w.now + REPEATS;
+        w.run(later, |_| false);
+        for n in &w.nodes {
+            assert_eq!(n.program.qp.state(), QpState::Rts, "{}", report(&w));
+            assert_eq!(n.program.events(), 0, "{}", report(&w));
         }
     });
 }

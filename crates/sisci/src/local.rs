@@ -411,7 +411,9 @@ impl LocalSegment {
         let store = Arc::new(Store::new(copy, self.handle.id()));
         let moved = mover.move_in(&store, address, size);
         let moved = moved.map_err(|why| match why {
-            Unmovable::Off | Unmovable::NoUserfaultfd | Unmovable::Blind => Error::NOT_SUPPORTED,
+            Unmovable::Off | Unmovable::Valgrind | Unmovable::NoUserfaultfd | Unmovable::Blind => {
+                Error::NOT_SUPPORTED
+            }
             Unmovable::TooMany => Error::NOSPC,
             Unmovable::System(_) => Error::SYSTEM,
             _ => Error::ILLEGAL_ADDRESS,

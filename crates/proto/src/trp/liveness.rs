@@ -85,6 +85,11 @@ impl Liveness {
         }
     }
 
+    /// Whether anything has come from the peer after `when`.
+    pub fn heard_since(&self, when: Instant) -> bool {
+        self.last_heard > when
+    }
+
     /// Since when pings are unanswered.
     pub fn silent_since(&self) -> Option<Instant> {
         (self.tries > 0).then_some(self.since)

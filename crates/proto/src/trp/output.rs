@@ -176,13 +176,14 @@ impl Connection {
 
     fn transmit_ack(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
         let ping = core::mem::take(&mut self.live.ping_due);
-        if !ping && !self.rx.acks.is_due() {
+        let question = core::mem::take(&mut self.tx.question.due);
+        if !ping && !question && !self.rx.acks.is_due() {
             return None;
         }
         self.stats.pings += u64::from(ping);
         self.rx.acks.on_sent(now, false);
         let common = Common {
-            ask: ping,
+            ask: ping || question,
             ..self.control_common()
         };
         self.send_control(&common, &Body::Ack, out)
@@ -376,6 +377,9 @@ impl Connection {
         ulp: &mut impl Ulp,
         out: &mut [u8],
     ) -> Option<Transmit> {
+        if space == Space::Response && self.asks_instead(seq, now, ulp) {
+            return None;
+        }
         let body = out.get_mut(HEADER_LEN..)?;
         let mut segment = Segment::new(body);
         let Some(meta) = ulp.again(space, seq, &mut segment) else {
