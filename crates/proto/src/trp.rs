@@ -115,9 +115,12 @@ struct Sender {
     run: Option<Run>,
     /// The search for a larger one.
     search: Search,
-    /// When data was last sent, or acknowledged: time-outs count from here.
-    active_at: Instant,
-    /// Time-outs since something was acknowledged.
+    /// When data of a space was last sent, or acknowledged: its time-outs count from here. They
+    /// don't from what the other space does, which may go on for hours.
+    active_at: [Instant; 2],
+    /// Time-outs of a space since it advanced.
+    waits: [u32; 2],
+    /// Time-outs since any space advanced.
     timeouts: u32,
     /// Since when nothing was acknowledged although something was outstanding.
     progress_at: Instant,
@@ -403,7 +406,8 @@ impl Sender {
             datagram,
             run: None,
             search: Search::default(),
-            active_at: now,
+            active_at: [now; 2],
+            waits: [0; 2],
             timeouts: 0,
             progress_at: now,
             probe: [false; 2],

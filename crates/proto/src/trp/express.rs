@@ -91,7 +91,13 @@ impl Connection {
         if idle {
             (self.tx.progress_at, self.tx.timeouts) = (now, 0);
         }
-        let space = &mut self.tx.spaces[space as usize];
+        let (space, waits) = (
+            &mut self.tx.spaces[space as usize],
+            &mut self.tx.waits[space as usize],
+        );
+        if !space.outstanding() {
+            *waits = 0;
+        }
         let seq = space.next();
         space.on_new(now, size, false);
         seq

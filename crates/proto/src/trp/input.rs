@@ -232,10 +232,17 @@ impl Connection {
             // An old datagram, overtaken by newer ones, has an old number of marks.
             old |= upto < s.una();
             moved[space as usize] = upto > s.una();
+            let bytes = acked.bytes;
             s.ack(upto, now, least, &mut acked);
+            self.note_delivered(space, now, acked.bytes > bytes);
+            if moved[space as usize] {
+                self.tx.waits[space as usize] = 0;
+            }
         }
         if let Some((response, ranges)) = sack {
+            let bytes = acked.bytes;
             self.on_ranges(now, common, response, ranges, &mut acked);
+            self.note_delivered(space_of(response), now, acked.bytes > bytes);
         }
         self.on_duplicates(now, common.duplicates);
         self.check_probe(now);
@@ -270,11 +277,7 @@ impl Connection {
             return;
         }
         let least = self.tx.rtt.min();
-        let space = if response {
-            Space::Response
-        } else {
-            Space::Request
-        };
+        let space = space_of(response);
         if self.tx.stopped[space as usize] {
             return;
         }
@@ -316,9 +319,15 @@ impl Connection {
         let rtt = tx.rtt.smoothed().unwrap_or_default();
         let limited = in_flight_before * 2 >= tx.cc.window();
         tx.cc.on_ack(now, acked.sent, acked.bytes, rtt, limited);
-        tx.active_at = now;
-        tx.probe = [false; 2];
         self.detect_losses(now);
+    }
+
+    /// Something of a space has arrived, if `any`: it is not to be asked for by a probe.
+    fn note_delivered(&mut self, space: Space, now: Instant, any: bool) {
+        if any {
+            self.tx.active_at[space as usize] = now;
+            self.tx.probe[space as usize] = false;
+        }
     }
 
     /// Finds lost segments after a delivery, or when one has been late for long enough.
@@ -358,7 +367,9 @@ impl Connection {
         self.tx.probe[request as usize] = false;
         self.tx.hold_until = Some(when);
         // The peer lives: the time-out begins anew with the next attempt.
-        (self.tx.timeouts, self.tx.active_at, self.tx.progress_at) = (0, when, when);
+        (self.tx.timeouts, self.tx.progress_at) = (0, when);
+        self.tx.waits[request as usize] = 0;
+        self.tx.active_at[request as usize] = when;
     }
 
     fn on_nak(&mut self, psn: u32, terminate: Terminate, ulp: &mut impl Ulp) {
@@ -393,6 +404,14 @@ pub(super) fn terminate(nak: Nak) -> Terminate {
         Nak::InvalidRequest => Terminate::UnexpectedOpcode,
         Nak::RemoteAccess => Terminate::AccessRights,
         Nak::RemoteOperation => Terminate::Unspecified,
+    }
+}
+
+/// The space of requests, or of responses.
+fn space_of(response: bool) -> Space {
+    match response {
+        true => Space::Response,
+        false => Space::Request,
     }
 }
 

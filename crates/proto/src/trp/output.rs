@@ -244,7 +244,7 @@ impl Connection {
     /// A first probe repeats the newest segment, so that the peer reports every hole before it; if
     /// that brings no news, the oldest.
     fn probe_seq(&mut self, space: Space) -> Option<u64> {
-        let again = self.tx.timeouts > 1;
+        let again = self.tx.waits[space as usize] > 1;
         let s = &mut self.tx.spaces[space as usize];
         if again { s.next_lost() } else { s.probe() }
     }
@@ -357,7 +357,7 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         self.tell();
-        let common = self.data_common(false, out.len(), now);
+        let common = self.data_common(space, false, out.len(), now);
         let bundled = Bundled {
             response: space == Space::Response,
             psn: meta.seq as u32,
@@ -422,7 +422,7 @@ impl Connection {
         if meta.last || probe || !self.rx.acks.awaits_reply() {
             self.tell();
         }
-        let common = self.data_common(probe, total, now);
+        let common = self.data_common(space, probe, total, now);
         let position = Position {
             response: space == Space::Response,
             psn: meta.seq as u32,
@@ -437,21 +437,27 @@ impl Connection {
 
     /// Accounts for a data datagram, and returns what its header says.
     #[inline]
-    fn data_common(&mut self, probe: bool, total: usize, now: Instant) -> Common {
+    fn data_common(&mut self, space: Space, probe: bool, total: usize, now: Instant) -> Common {
         if self.rx.told == self.rx.spaces[Space::Request as usize].next() {
             self.rx.acks.on_sent(now, true);
         }
         Common {
-            ask: self.account(probe, total, now),
+            ask: self.account(space, probe, total, now),
             ..self.common(self.tx.epoch)
         }
     }
 
     /// Accounts for a data datagram. Returns whether it is to ask for an acknowledgment.
     #[inline]
-    pub(super) fn account(&mut self, probe: bool, total: usize, now: Instant) -> bool {
+    pub(super) fn account(
+        &mut self,
+        space: Space,
+        probe: bool,
+        total: usize,
+        now: Instant,
+    ) -> bool {
         self.tx.pacer.spend(total);
-        self.tx.active_at = now;
+        self.tx.active_at[space as usize] = now;
         // Ask for an acknowledgment where the peer would wait for more than will come, and, once
         // half the window is used, often enough to make room for others in time. The peer's
         // window may be the smaller one.

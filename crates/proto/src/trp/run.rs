@@ -116,7 +116,7 @@ impl Connection {
             return false;
         }
         self.note_new(run.space, now, out.len());
-        let ask = self.account(false, out.len(), now);
+        let ask = self.account(run.space, false, out.len(), now);
         advance_header(out, ask);
         let crc = self.handshake.crc(&self.config);
         self.finish(out.len(), crc, out).is_some()

@@ -21,7 +21,7 @@ const SHORT: usize = 50;
 #[derive(Default)]
 pub(super) struct Naive {
     pub left: [u64; 2],
-    acked: [u64; 2],
+    pub acked: [u64; 2],
     verdicts: Vec<Verdict>,
     pub lost: u32,
     /// The version of a peer that speaks another.

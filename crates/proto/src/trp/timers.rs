@@ -88,6 +88,7 @@ impl Connection {
     pub fn bear(&mut self, now: Instant) {
         self.tx.progress_at = now;
         self.tx.timeouts = self.tx.timeouts.min(1);
+        self.tx.waits = self.tx.waits.map(|waits| waits.min(1));
         self.waiting_since = self.waiting_since.map(|_| now);
         self.live.bear(now);
     }
@@ -116,26 +117,36 @@ impl Connection {
         self.tx.spaces[space as usize].outstanding() && !self.tx.is_held(space)
     }
 
-    /// When something unacknowledged is sent again for lack of news: first one probe, soon, to make
-    /// the peer report what it has; then everything, with exponential back-off.
+    /// When something unacknowledged is sent again for lack of news.
     fn retransmission_at(&self) -> Option<Instant> {
-        if !SPACES.iter().any(|s| self.is_waiting_for_ack(*s)) {
+        let at = SPACES
+            .into_iter()
+            .filter_map(|space| self.repeats_at(space))
+            .min()?;
+        // The end of the budget is not to be overslept.
+        match self.budget.limit().map(|limit| self.tx.progress_at + limit) {
+            Some(end) if self.budget.exhausted(Duration::MAX, self.tx.timeouts) => {
+                Some(at.min(end))
+            }
+            _ => Some(at),
+        }
+    }
+
+    /// The same for one space: first one probe, soon, to make the peer report what it has; then
+    /// everything, with exponential back-off.
+    fn repeats_at(&self, space: Space) -> Option<Instant> {
+        if !self.is_waiting_for_ack(space) {
             return None;
         }
         let tx = &self.tx;
-        let wait = match tx.timeouts {
+        let wait = match tx.waits[space as usize] {
             0 => match tx.rtt.smoothed() {
                 Some(srtt) => (2 * srtt + MAX_ACK_DELAY).max(MIN_PROBE).min(tx.rtt.rto()),
                 None => INITIAL_RTO,
             },
             n => tx.rtt.backed_off(n - 1),
         };
-        let at = tx.active_at + wait;
-        // The end of the budget is not to be overslept.
-        match self.budget.limit().map(|limit| tx.progress_at + limit) {
-            Some(end) if self.budget.exhausted(Duration::MAX, tx.timeouts) => Some(at.min(end)),
-            _ => Some(at),
-        }
+        Some(tx.active_at[space as usize] + wait)
     }
 
     fn on_retransmission_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
@@ -147,32 +158,48 @@ impl Connection {
             return;
         }
         self.stats.timeouts += 1;
-        self.tx.timeouts += 1;
-        // Also where nothing can be sent at once, the next time-out counts from here.
-        self.tx.active_at = now;
         self.tx.loss_at = None;
-        let first = self.tx.timeouts == 1;
-        for space in SPACES {
-            if !self.is_waiting_for_ack(space) {
-                continue;
-            }
-            self.tx.probe[space as usize] = true;
-            if !first {
+        let mut longest = 0;
+        let due = |space| self.repeats_at(space).is_some_and(|at| now >= at);
+        let due = SPACES.map(due);
+        for space in SPACES.into_iter().filter(|space| due[*space as usize]) {
+            let tx = &mut self.tx;
+            // Also where nothing can be sent at once, the next time-out counts from here.
+            tx.active_at[space as usize] = now;
+            tx.probe[space as usize] = true;
+            tx.waits[space as usize] += 1;
+            let waits = tx.waits[space as usize];
+            longest = longest.max(waits);
+            if waits > 1 {
                 // What the peer reported to have it may have dropped, if it fails to advance.
-                let una = self.tx.spaces[space as usize].una();
-                self.tx.spaces[space as usize].lose_from(una, self.tx.timeouts > 2);
+                let una = tx.spaces[space as usize].una();
+                tx.spaces[space as usize].lose_from(una, waits > 2);
             }
         }
-        self.tx.ecn.on_timeout(now, self.tx.timeouts);
-        if first {
-            return;
+        // Both spaces may wait for the same news.
+        if longest > self.tx.timeouts {
+            self.tx.timeouts += 1;
+            self.on_silence(now);
         }
-        if self.tx.timeouts == 2 {
-            (self.tx.resent, self.tx.needless) = (0, 0);
+        if longest > 1 {
+            self.suspect_black_hole(now);
         }
-        self.tx.cc.on_timeout(now, self.tx.timeouts == 2);
-        self.suspect_black_hole(now);
+    }
+
+    /// Another time-out has passed in which neither space advanced.
+    fn on_silence(&mut self, now: Instant) {
+        let tx = &mut self.tx;
+        tx.ecn.on_timeout(now, tx.timeouts);
+        if tx.timeouts == 2 {
+            (tx.resent, tx.needless) = (0, 0);
+        }
+        if tx.timeouts > 1 {
+            tx.cc.on_timeout(now, tx.timeouts == 2);
+        }
     }
 }
 
 const _: () = assert!(MIN_PROBE.as_nanos() < MIN_RTO.as_nanos());
+
+#[cfg(test)]
+mod tests;
