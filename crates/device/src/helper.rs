@@ -56,7 +56,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
     let run = move || {
         // SAFETY: concerns this thread's timers alone.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
-        threads::ask_for_short_slices();
+        causeway_memory::be_prompt();
         Helper {
             seen: shared.activity(),
             arms: 0,
