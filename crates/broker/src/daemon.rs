@@ -189,10 +189,13 @@ fn serve(options: &Options) -> Result<(), Failure> {
 /// What a long-lived process owes to its surroundings.
 fn settle(options: &Options) -> Result<(), Failure> {
     umask(Mode::RWXG | Mode::RWXO);
-    let mut files = getrlimit(Resource::Nofile);
-    files.current = files.maximum;
-    // Fails only where the limit may not be raised; the limit that is there is obeyed.
-    let _ = setrlimit(Resource::Nofile, files);
+    // Of whoever started it, who may be one program of many that it serves.
+    for resource in [Resource::Nofile, Resource::Fsize] {
+        let mut limit = getrlimit(resource);
+        limit.current = limit.maximum;
+        // Fails only where the limit may not be raised; the limit that is there is obeyed.
+        let _ = setrlimit(resource, limit);
+    }
     if options.detached {
         rustix::process::setsid().map_err(system("setsid"))?;
         rustix::process::chdir("/").map_err(system("chdir"))?;

@@ -19,6 +19,25 @@ pub(crate) enum Protection {
     Both = libc::PROT_READ | libc::PROT_WRITE,
 }
 
+/// Gives a new file its size. Beyond the limit on the size of files the kernel would also send
+/// SIGXFSZ, which ends a program that does not expect it.
+fn set_size(fd: i32, len: usize) -> io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the structure is ours, and outlives the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    if len as u64 > limit.rlim_cur {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    // SAFETY: a call that touches no memory.
+    match unsafe { libc::ftruncate(fd, len as i64) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Mapped bytes, unmapped when dropped.
 #[derive(Debug)]
 struct Mapping {
@@ -93,10 +112,7 @@ impl Memory {
     }
 
     fn map(at: *mut u8, len: usize, fd: i32) -> io::Result<Memory> {
-        // SAFETY: a call that touches no memory.
-        if unsafe { libc::ftruncate(fd, len as i64) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        set_size(fd, len)?;
         let fixed = if at.is_null() {
             0
         } else {

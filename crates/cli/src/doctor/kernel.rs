@@ -37,7 +37,7 @@ pub fn pages() -> Vec<Finding> {
 fn make_sealed_memory() -> rustix::io::Result<()> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("causeway-doctor", flags)?;
-    rustix::fs::ftruncate(&file, 4096)?;
+    causeway_shm::segment::set_size(&file, 4096)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(file.as_fd(), seals)?;
     match rustix::fs::ftruncate(&file, 0) {
