@@ -20,8 +20,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use causeway_fabric::launch::READY_LINE;
+use causeway_fabric::Address;
+use causeway_fabric::launch::{READY_LINE, connect_existing};
 use causeway_fabric::runtime::{self, BROKER_LOCK_NAME, PID_NAME, SOCKET_NAME, START_LOCK_NAME};
+use causeway_fabric::sys::peer_credentials;
 use rustix::fs::Mode;
 use rustix::process::{Resource, getrlimit, setrlimit, umask};
 use thiserror::Error;
@@ -79,6 +81,8 @@ pub enum Failure {
 
 /// Most bytes of a daemon's answer.
 const ANSWER_MAX: u64 = 4096;
+/// The first process of a PID namespace.
+const INIT_PID: i32 = 1;
 
 fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
     move |error| Failure::System(what, error.into())
@@ -138,11 +142,17 @@ fn leave_daemon(options: &Options) -> Result<(), Failure> {
 
 /// That the broker of `dir` stays as it is.
 fn kept(dir: PathBuf) -> Failure {
-    let pid = fs::read_to_string(dir.join(PID_NAME)).ok();
-    let pid = pid.and_then(|text| text.trim().parse::<u32>().ok());
+    // Not by its pid file, whose number is that of the broker's own PID namespace.
+    let broker = connect_existing(&Address::Dir(dir.clone())).ok().flatten();
+    let pid = broker.and_then(|socket| peer_credentials(&socket).ok());
     Failure::Kept {
         dir,
-        process: pid.map_or_else(String::new, |pid| format!(" (process {pid})")),
+        process: match pid {
+            // Where a service manager listens for the broker, that is the peer, and not to be
+            // ended. 0 is a process that has no number here.
+            Some((pid, _)) if pid > INIT_PID => format!(" (process {pid})"),
+            _ => String::new(),
+        },
     }
 }
 

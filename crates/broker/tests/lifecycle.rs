@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use causeway_fabric::runtime::PID_NAME;
 use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsView};
 use causeway_fabric::{Address, Error, Event, WirePref};
 use common::heir::spawn_heir;
@@ -253,6 +254,31 @@ fn a_running_broker_that_takes_no_options_says_so() {
             "{err}"
         );
     }
+}
+
+#[test]
+fn a_broker_of_another_pid_namespace_has_the_number_it_has_here() {
+    let host = Host::new();
+    let mut unshare = Command::new("unshare")
+        .args(["--user", "--map-current-user", "--pid", "--fork"])
+        .args(["--kill-child", env!("CARGO_BIN_EXE_causewayd")])
+        .args(["--foreground", "--idle", "0", "--runtime-dir"])
+        .arg(&host.dir)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = BufReader::new(unshare.stderr.take().unwrap());
+    let ready = log.lines().any(|line| line.unwrap().contains("ready"));
+    // Its number there, which Host would end here.
+    std::fs::remove_file(host.dir.join(PID_NAME)).unwrap();
+    assert!(ready, "it ended");
+    let (pid, _) = causeway_fabric::sys::peer_credentials(host.socket()).unwrap();
+    let (status, _, err) = leave_daemon(&host, &["--idle", "0"]);
+    unshare.kill().unwrap();
+    unshare.wait().unwrap();
+    assert_eq!(status, Some(1));
+    let process = format!("is running (process {pid})");
+    assert!(pid > 1 && err.contains(&process), "{err}");
 }
 
 #[test]
