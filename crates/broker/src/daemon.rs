@@ -10,7 +10,8 @@
 //! listens, or has been told to end by a signal; in the latter case its client is refused and
 //! tries again. An idle broker that can't get `start.lock` at once knows that somebody comes, and
 //! stays. A client whose connection slips in between the last look at the backlog and the end
-//! sees it closed before any reply, and tries again.
+//! sees it closed before any reply, and tries again. A starter whose options a running broker would
+//! not take waits for one that has been told to end, and takes its place.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use causeway_fabric::Address;
 use causeway_fabric::launch::{READY_LINE, connect_existing};
@@ -81,6 +82,11 @@ pub enum Failure {
 
 /// Most bytes of a daemon's answer.
 const ANSWER_MAX: u64 = 4096;
+/// How long a broker that has been told to end may take for it, until one with other options is
+/// refused in its place.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often it is looked whether it has ended.
+const END_LOOK: Duration = Duration::from_millis(20);
 /// The first process of a PID namespace.
 const INIT_PID: i32 = 1;
 
@@ -156,6 +162,26 @@ fn kept(dir: PathBuf) -> Failure {
     }
 }
 
+/// Takes the lock that the broker of `dir` holds as long as it lives; `None` if another has it.
+/// Where another broker would not do, one that accepts nobody any more has time to end. The start
+/// lock is held meanwhile, so that nobody else starts one.
+fn take_lock(options: &Options, dir: &Path) -> Result<Option<LockFile>, Failure> {
+    let deadline = Instant::now() + END_TIMEOUT;
+    let address = Address::Dir(dir.to_owned());
+    loop {
+        let held = LockFile::try_acquire(&dir.join(BROKER_LOCK_NAME)).map_err(system("lock"))?;
+        let contented = options.detached && options.suit_any_broker();
+        if held.is_some() || contented || Instant::now() >= deadline {
+            return Ok(held);
+        }
+        // Whatever else keeps this process from connecting, it is no sign of an end.
+        if !matches!(connect_existing(&address), Ok(None)) {
+            return Ok(None);
+        }
+        std::thread::sleep(END_LOOK);
+    }
+}
+
 fn serve(options: &Options) -> Result<(), Failure> {
     let given = Activation::take().map_err(Failure::Activation)?;
     let dir = options.dir();
@@ -165,8 +191,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     runtime::prepare(&dir)?;
     start_log(options, &dir)?;
     let starting = LockFile::wait(&dir.join(START_LOCK_NAME)).map_err(system("lock"))?;
-    let held = LockFile::try_acquire(&dir.join(BROKER_LOCK_NAME)).map_err(system("lock"))?;
-    let Some(held) = held else {
+    let Some(held) = take_lock(options, &dir)? else {
         if options.detached && options.suit_any_broker() {
             notify::starter_ready();
             return Ok(());
