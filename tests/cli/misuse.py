@@ -14,7 +14,7 @@ AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 def full_output(causeway, check):
     """Standard output on a full disk: an error, and no panic."""
     for verb in (["status"], ["status", "--json"], ["doctor"], ["nodes"], ["limit"],
-                 ["vm", "attach", "full"]):
+                 ["vm", "attach", "full"], ["--help"], ["--version"], ["run", "--help"]):
         with open("/dev/full", "w", encoding="ascii") as full:
             done = subprocess.run([CAUSEWAY, *verb], env=causeway.env, stdout=full,
                                   stderr=subprocess.PIPE, text=True, timeout=60, check=False)
