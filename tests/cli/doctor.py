@@ -127,7 +127,7 @@ def misled(doctor, scratch):
     os.mkdir(full)
     doctor("no room", ["unshare", "--mount", "sh", "-c", FULL, "sh", full],
            "FAIL  runtime directory .*: no space is left there; .*", status=1,
-           env={"CAUSEWAY_RUNTIME_DIR": full})
+           env={"CAUSEWAY_RUNTIME_DIR": full, "CAUSEWAY_IDLE_SECONDS": "0.1"})
     network = ["unshare", "--net", "sh", "-c", NETWORK, "sh"]
     broker = os.path.join(scratch, "broker")
     with open(f"{broker}.toml", "w", encoding="ascii") as file:

@@ -10,7 +10,8 @@
 //! listens, or has been told to end by a signal; in the latter case its client is refused and
 //! tries again. An idle broker that can't get `start.lock` at once knows that somebody comes, and
 //! stays. A client whose connection slips in between the last look at the backlog and the end
-//! sees it closed before any reply, and tries again.
+//! sees it closed before any reply, and tries again. A starter whose options a running broker would
+//! not take waits for one that has been told to end, and takes its place.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,10 +19,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use causeway_fabric::launch::READY_LINE;
+use causeway_fabric::Address;
+use causeway_fabric::launch::{READY_LINE, connect_existing};
 use causeway_fabric::runtime::{self, BROKER_LOCK_NAME, PID_NAME, SOCKET_NAME, START_LOCK_NAME};
+use causeway_fabric::sys::peer_credentials;
 use rustix::fs::Mode;
 use rustix::process::{Resource, getrlimit, setrlimit, umask};
 use thiserror::Error;
@@ -79,6 +82,13 @@ pub enum Failure {
 
 /// Most bytes of a daemon's answer.
 const ANSWER_MAX: u64 = 4096;
+/// How long a broker that has been told to end may take for it, until one with other options is
+/// refused in its place.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often it is looked whether it has ended.
+const END_LOOK: Duration = Duration::from_millis(20);
+/// The first process of a PID namespace.
+const INIT_PID: i32 = 1;
 
 fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
     move |error| Failure::System(what, error.into())
@@ -138,11 +148,37 @@ fn leave_daemon(options: &Options) -> Result<(), Failure> {
 
 /// That the broker of `dir` stays as it is.
 fn kept(dir: PathBuf) -> Failure {
-    let pid = fs::read_to_string(dir.join(PID_NAME)).ok();
-    let pid = pid.and_then(|text| text.trim().parse::<u32>().ok());
+    // Not by its pid file, whose number is that of the broker's own PID namespace.
+    let broker = connect_existing(&Address::Dir(dir.clone())).ok().flatten();
+    let pid = broker.and_then(|socket| peer_credentials(&socket).ok());
     Failure::Kept {
         dir,
-        process: pid.map_or_else(String::new, |pid| format!(" (process {pid})")),
+        process: match pid {
+            // Where a service manager listens for the broker, that is the peer, and not to be
+            // ended. 0 is a process that has no number here.
+            Some((pid, _)) if pid > INIT_PID => format!(" (process {pid})"),
+            _ => String::new(),
+        },
+    }
+}
+
+/// Takes the lock that the broker of `dir` holds as long as it lives; `None` if another has it.
+/// Where another broker would not do, one that accepts nobody any more has time to end. The start
+/// lock is held meanwhile, so that nobody else starts one.
+fn take_lock(options: &Options, dir: &Path) -> Result<Option<LockFile>, Failure> {
+    let deadline = Instant::now() + END_TIMEOUT;
+    let address = Address::Dir(dir.to_owned());
+    loop {
+        let held = LockFile::try_acquire(&dir.join(BROKER_LOCK_NAME)).map_err(system("lock"))?;
+        let contented = options.detached && options.suit_any_broker();
+        if held.is_some() || contented || Instant::now() >= deadline {
+            return Ok(held);
+        }
+        // Whatever else keeps this process from connecting, it is no sign of an end.
+        if !matches!(connect_existing(&address), Ok(None)) {
+            return Ok(None);
+        }
+        std::thread::sleep(END_LOOK);
     }
 }
 
@@ -155,8 +191,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     runtime::prepare(&dir)?;
     start_log(options, &dir)?;
     let starting = LockFile::wait(&dir.join(START_LOCK_NAME)).map_err(system("lock"))?;
-    let held = LockFile::try_acquire(&dir.join(BROKER_LOCK_NAME)).map_err(system("lock"))?;
-    let Some(held) = held else {
+    let Some(held) = take_lock(options, &dir)? else {
         if options.detached && options.suit_any_broker() {
             notify::starter_ready();
             return Ok(());

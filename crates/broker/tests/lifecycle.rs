@@ -7,6 +7,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use causeway_broker::lock::LockFile;
+use causeway_fabric::runtime::{BROKER_LOCK_NAME, PID_NAME};
 use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsView};
 use causeway_fabric::{Address, Error, Event, WirePref};
 use common::heir::spawn_heir;
@@ -253,6 +255,68 @@ fn a_running_broker_that_takes_no_options_says_so() {
             "{err}"
         );
     }
+}
+
+/// A process that holds the lock of a broker, and does not listen as it.
+fn hold_lock(host: &Host) -> LockFile {
+    let held = LockFile::try_acquire(&host.dir.join(BROKER_LOCK_NAME)).unwrap();
+    held.expect("a lock that nobody has")
+}
+
+#[test]
+fn a_broker_with_options_waits_for_one_that_ends() {
+    let host = Host::new();
+    let ending = hold_lock(&host);
+    let mut starter = Command::new(env!("CARGO_BIN_EXE_causewayd"))
+        .args(["--idle", "0", "--runtime-dir"])
+        .arg(&host.dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = starter.stdout.take().unwrap();
+    // Longer than the way to a refusal takes.
+    let early = readable(&out, std::time::Duration::from_millis(200));
+    drop(ending);
+    let mut said = String::new();
+    out.read_to_string(&mut said).unwrap();
+    let status = starter.wait().unwrap();
+    assert_eq!((early, said.as_str()), (false, "ready\n"));
+    assert!(status.success());
+}
+
+#[test]
+fn a_broker_that_neither_accepts_nor_ends_is_awaited_for_a_while() {
+    let host = Host::new();
+    let stuck = hold_lock(&host);
+    let (status, _, err) = leave_daemon(&host, &["--idle", "0"]);
+    assert_eq!(status, Some(1));
+    assert!(err.contains("is running, and keeps"), "{err}");
+    drop(stuck);
+}
+
+#[test]
+fn a_broker_of_another_pid_namespace_has_the_number_it_has_here() {
+    let host = Host::new();
+    let mut unshare = Command::new("unshare")
+        .args(["--user", "--map-current-user", "--pid", "--fork"])
+        .args(["--kill-child", env!("CARGO_BIN_EXE_causewayd")])
+        .args(["--foreground", "--idle", "0", "--runtime-dir"])
+        .arg(&host.dir)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = BufReader::new(unshare.stderr.take().unwrap());
+    let ready = log.lines().any(|line| line.unwrap().contains("ready"));
+    // Its number there, which Host would end here.
+    std::fs::remove_file(host.dir.join(PID_NAME)).unwrap();
+    assert!(ready, "it ended");
+    let (pid, _) = causeway_fabric::sys::peer_credentials(host.socket()).unwrap();
+    let (status, _, err) = leave_daemon(&host, &["--idle", "0"]);
+    unshare.kill().unwrap();
+    unshare.wait().unwrap();
+    assert_eq!(status, Some(1));
+    let process = format!("is running (process {pid})");
+    assert!(pid > 1 && err.contains(&process), "{err}");
 }
 
 #[test]

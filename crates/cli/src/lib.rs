@@ -17,6 +17,8 @@ mod top;
 mod trace;
 mod vm;
 
+use std::io::Write;
+
 use args::{Cli, Verb};
 use clap::Parser;
 
@@ -31,12 +33,16 @@ pub fn command() -> u8 {
     match Cli::try_parse() {
         Ok(cli) => dispatch(cli),
         Err(error) => {
-            // A closed stdout or stderr leaves nobody to tell.
-            let _ = error.print();
-            if error.use_stderr() {
-                EXIT_OWN_FAILURE
-            } else {
-                0
+            let printed = error.print().and_then(|()| std::io::stdout().flush());
+            match printed {
+                // A closed stderr leaves nobody to tell.
+                _ if error.use_stderr() => EXIT_OWN_FAILURE,
+                Ok(()) => 0,
+                // What --help and --version say.
+                Err(why) => {
+                    complain(&unwritten(&why));
+                    EXIT_OWN_FAILURE
+                }
             }
         }
     }
@@ -63,11 +69,15 @@ fn dispatch(cli: Cli) -> u8 {
 /// # Errors
 /// Text for the user: a disk that is full, say.
 fn print(text: &str) -> Result<(), String> {
-    use std::io::Write;
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(|error| format!("standard output: {error}"))
+        .map_err(|error| unwritten(&error))
+}
+
+/// Text for the user: standard output can't be written.
+fn unwritten(why: &std::io::Error) -> String {
+    format!("standard output: {why}")
 }
 
 /// Prints to standard output; the result is the exit status, which is not 0 where that fails.

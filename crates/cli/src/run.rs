@@ -82,14 +82,11 @@ fn default_wire() -> Option<Wire> {
 /// The directory whose content stands for the device's files.
 fn sysfs_view() -> Result<PathBuf, String> {
     broker::sysfs_view().map_err(|error| {
-        let error = match error {
+        let error = match &error {
             Error::Refused {
                 errno: Errno::NOSPC | Errno::DQUOT,
                 ..
-            } => format!(
-                "no space is left for them in {}: CAUSEWAY_RUNTIME_DIR names another directory",
-                Address::from_env()
-            ),
+            } => no_space(&Address::from_env()).unwrap_or_else(|| error.to_string()),
             error => error.to_string(),
         };
         format!(
@@ -98,6 +95,22 @@ fn sysfs_view() -> Result<PathBuf, String> {
              device's files"
         )
     })
+}
+
+/// Where no space is left for the device's files, if it is a directory of this machine's.
+fn no_space(address: &Address) -> Option<String> {
+    match address {
+        Address::Dir(dir) => Some(format!(
+            "no space is left for them in {}: CAUSEWAY_RUNTIME_DIR names another directory",
+            dir.display()
+        )),
+        // The broker makes them there, wherever this process would have its own.
+        Address::Socket(socket) => Some(format!(
+            "no space is left for them in {}, where the broker has its socket",
+            socket.parent().unwrap_or(socket).display()
+        )),
+        Address::Device => None,
+    }
 }
 
 /// The value of LD_PRELOAD: ours first, then what the caller preloads already, without repeating
@@ -158,4 +171,22 @@ fn become_command(command: &[OsString], environment: Environment) -> u8 {
 
 fn c_string(argument: &OsString) -> Option<CString> {
     CString::new(argument.as_bytes()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_directory_is_the_one_that_the_broker_writes_to() {
+        let own = no_space(&Address::Dir("/run/own".into())).unwrap();
+        assert!(
+            own.contains(" /run/own: CAUSEWAY_RUNTIME_DIR names"),
+            "{own}"
+        );
+        let tenant = no_space(&Address::Socket("/run/tenant/broker.sock".into())).unwrap();
+        assert!(tenant.contains(" /run/tenant, "), "{tenant}");
+        assert!(!tenant.contains("CAUSEWAY_RUNTIME_DIR"), "{tenant}");
+        assert_eq!(no_space(&Address::Device), None);
+    }
 }

@@ -12,6 +12,8 @@ use rustix::io::Errno;
 
 use crate::admission::Places;
 use crate::client;
+#[cfg(feature = "etcd")]
+use crate::directory::settings::Settings;
 use crate::limits::CONNECTIONS_MAX;
 use crate::metrics;
 use crate::options::Options;
@@ -28,10 +30,12 @@ const THREAD: &str = "causeway-peer";
 /// # Errors
 /// [`Failure`]
 pub fn run(options: &Options) -> Result<Infallible, Failure> {
-    // The port first: without it there is nothing to do, and nothing to tell a directory.
+    // Before there is a port: who has that is taken for a daemon that serves.
+    let settings = settings(options)?;
+    // Before the directory is told anything: without the port there is nothing to tell.
     let listener = listen(options.listen)?;
     let allowed = Arc::new(AtomicUsize::new(CONNECTIONS_MAX));
-    let node = join_directory(options, &allowed)?;
+    let node = join_directory(options, settings, &allowed)?;
     let linger = Duration::from_millis(options.linger_ms.into());
     let shared = Shared::open(options.broker(), node, linger, Places::new(allowed))?;
     let node = shared.own.node();
@@ -45,14 +49,20 @@ pub fn run(options: &Options) -> Result<Infallible, Failure> {
     serve(&shared, &listener)
 }
 
+/// What the configuration says of a directory.
+#[cfg(feature = "etcd")]
+fn settings(options: &Options) -> Result<Option<Settings>, Failure> {
+    let load = |path: std::path::PathBuf| Settings::load(&path).map_err(Failure::Configuration);
+    options.config().map_or(Ok(None), load)
+}
+
 /// The node that this host is in the directory, if the configuration names one.
 #[cfg(feature = "etcd")]
-fn join_directory(options: &Options, allowed: &Arc<AtomicUsize>) -> Result<Option<u32>, Failure> {
-    use crate::directory::settings::Settings;
-    let Some(path) = options.config() else {
-        return Ok(None);
-    };
-    let settings = Settings::load(&path).map_err(Failure::Configuration)?;
+fn join_directory(
+    options: &Options,
+    settings: Option<Settings>,
+    allowed: &Arc<AtomicUsize>,
+) -> Result<Option<u32>, Failure> {
     let Some(settings) = settings else {
         return Ok(None);
     };
@@ -61,9 +71,23 @@ fn join_directory(options: &Options, allowed: &Arc<AtomicUsize>) -> Result<Optio
     Ok(Some(started?))
 }
 
+/// What is known of a directory in a build that knows none.
+#[cfg(not(feature = "etcd"))]
+type Settings = Infallible;
+
 /// Nobody is told of a directory that is not there.
 #[cfg(not(feature = "etcd"))]
-fn join_directory(options: &Options, _: &Arc<AtomicUsize>) -> Result<Option<u32>, Failure> {
+fn join_directory(
+    _: &Options,
+    _: Option<Settings>,
+    _: &Arc<AtomicUsize>,
+) -> Result<Option<u32>, Failure> {
+    Ok(None)
+}
+
+/// A configuration may name a directory, and is refused.
+#[cfg(not(feature = "etcd"))]
+fn settings(options: &Options) -> Result<Option<Settings>, Failure> {
     match &options.config {
         None => Ok(None),
         Some(_) => Err(Failure::Configuration(

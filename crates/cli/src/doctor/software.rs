@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use causeway_device::PortHolder;
 use causeway_fabric::handshake::other_hosts;
@@ -14,6 +15,7 @@ use causeway_fabric::services::node::{NODE_DAEMON, NODE_PORT};
 use causeway_fabric::sisci::Sisci;
 use causeway_fabric::{Address, Error};
 use causeway_shm::layout::STATS_SETS;
+use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
 use super::Finding;
@@ -45,6 +47,11 @@ const COMPANIONS: [(&CStr, &str); 3] = [
 /// them: files and directories, and bytes of those files at a page each.
 const FILES_OF_DEVICE: u64 = 256;
 const BYTES_OF_DEVICE: u64 = 1 << 20;
+
+/// How long a node daemon may take from its start until it listens, and how often that is looked
+/// for.
+const DAEMON_START: Duration = Duration::from_secs(2);
+const DAEMON_LOOK: Duration = Duration::from_millis(50);
 
 /// The libraries that `causeway run` preloads can be found and loaded.
 pub fn libraries() -> Vec<Finding> {
@@ -154,13 +161,22 @@ pub fn runtime_dir() -> Vec<Finding> {
     }]
 }
 
-/// Whether the device's files can be made in a runtime directory. A file system that does not count
-/// its files says that it has none.
+/// Whether the device's files can be made in a runtime directory, as far as its file system tells.
 fn has_room(dir: &Path) -> bool {
-    rustix::fs::statvfs(dir).is_ok_and(|found| {
-        let files = found.f_files == 0 || found.f_favail >= FILES_OF_DEVICE;
-        files && found.f_bavail.saturating_mul(found.f_frsize) >= BYTES_OF_DEVICE
-    })
+    let root = rustix::process::geteuid().is_root();
+    rustix::fs::statvfs(dir).map_or(true, |found| suffices(&found, root))
+}
+
+/// Whether the device's files fit into a file system. One that counts no files or blocks, as a
+/// tmpfs without limits or ramfs, says that it has none. Root has what is kept for it, too.
+fn suffices(found: &StatVfs, root: bool) -> bool {
+    let (blocks, files) = match root {
+        true => (found.f_bfree, found.f_ffree),
+        false => (found.f_bavail, found.f_favail),
+    };
+    let bytes = blocks.saturating_mul(found.f_frsize);
+    (found.f_files == 0 || files >= FILES_OF_DEVICE)
+        && (found.f_blocks == 0 || bytes >= BYTES_OF_DEVICE)
 }
 
 /// Where a runtime directory could be instead.
@@ -262,7 +278,11 @@ pub fn node_daemon() -> Vec<Finding> {
     let Ok((cluster, nodes)) = asked else {
         return vec![Finding::warn(TOPIC, "not known: the broker does not say")];
     };
-    let holder = causeway_device::tcp_port_holder(NODE_PORT);
+    // A tenant's broker may be in another network namespace, and a guest's is another machine's:
+    // what they have started is not to be seen here.
+    let is_here = matches!(Address::from_env(), Address::Dir(_));
+    let is_awaited = is_here && cluster.daemon == DaemonState::Started;
+    let holder = node_port_holder(is_awaited);
     let own = |holder: &PortHolder| {
         let process = holder.process.as_ref();
         // Another user's process may not be seen.
@@ -270,7 +290,7 @@ pub fn node_daemon() -> Vec<Finding> {
     };
     let named = holder.as_ref().map(holder_name);
     // A directory names nodes only once the daemon is there.
-    let wanted = cluster.daemon == DaemonState::Started && holder.is_none();
+    let wanted = is_awaited && holder.is_none();
     vec![match (holder, cluster.daemon) {
         _ if !wanted && nodes.iter().all(|node| node.addresses.is_empty()) => {
             Finding::ok(TOPIC, "not needed: no SISCI node has an address")
@@ -286,6 +306,9 @@ pub fn node_daemon() -> Vec<Finding> {
                 named.unwrap_or_default()
             ),
         ),
+        (None, DaemonState::Started) if !is_here => {
+            Finding::ok(TOPIC, "started by the broker; not to be seen from here")
+        }
         (None, DaemonState::Started) => Finding::warn(
             TOPIC,
             format!(
@@ -302,6 +325,19 @@ pub fn node_daemon() -> Vec<Finding> {
             ),
         ),
     }]
+}
+
+/// Who listens at the node daemons' TCP port. A daemon that was started a moment ago gets the time
+/// to listen.
+fn node_port_holder(is_awaited: bool) -> Option<PortHolder> {
+    let deadline = Instant::now() + DAEMON_START;
+    loop {
+        let holder = causeway_device::tcp_port_holder(NODE_PORT);
+        if holder.is_some() || !is_awaited || Instant::now() >= deadline {
+            return holder;
+        }
+        std::thread::sleep(DAEMON_LOOK);
+    }
 }
 
 /// Whether what goes to other hosts' SISCI nodes is encrypted: where there are such nodes.
@@ -434,6 +470,48 @@ mod tests {
         assert!(conflict("CAUSEWAY_ENGINES", "9").is_some());
         assert!(conflict("CAUSEWAY_ENGINES", "2").is_none());
         assert!(conflict("HOME", "/root").is_none());
+    }
+
+    #[test]
+    fn room_is_judged_by_what_is_counted() {
+        let counted = StatVfs {
+            f_bsize: 4096,
+            f_frsize: 4096,
+            f_blocks: 1 << 20,
+            f_bfree: 1 << 10,
+            f_bavail: 0,
+            f_files: 1 << 20,
+            f_ffree: 1 << 10,
+            f_favail: 0,
+            f_fsid: 0,
+            f_flag: rustix::fs::StatVfsMountFlags::empty(),
+            f_namemax: 255,
+        };
+        assert!(suffices(&counted, true), "what is kept for root");
+        assert!(!suffices(&counted, false));
+        let no_bytes = StatVfs {
+            f_bfree: 16,
+            ..counted
+        };
+        assert!(!suffices(&no_bytes, true));
+        let no_files = StatVfs {
+            f_ffree: 16,
+            ..counted
+        };
+        assert!(!suffices(&no_files, true));
+        let uncounted = StatVfs {
+            f_blocks: 0,
+            f_bfree: 0,
+            f_files: 0,
+            f_ffree: 0,
+            ..counted
+        };
+        assert!(suffices(&uncounted, true) && suffices(&uncounted, false));
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_not_full() {
+        assert!(has_room(Path::new("/nonexistent")));
     }
 
     #[test]

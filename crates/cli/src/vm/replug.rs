@@ -8,7 +8,7 @@ use causeway_fabric::vm::attach;
 use serde_json::{Value, json};
 
 use super::qmp::Qmp;
-use super::{CONFIG_SIZE, DRIVER, QUEUE_SIZE, QUEUES, VIRTIO_ID, chardev_name};
+use super::{Asked, CONFIG_SIZE, DRIVER, QUEUE_SIZE, QUEUES, VIRTIO_ID, chardev_name};
 use crate::args::VmReplugOptions;
 
 /// Where QEMU has the devices that were given a name.
@@ -29,7 +29,7 @@ pub fn replug(address: &Address, options: &VmReplugOptions) -> Result<(), String
     let mut qmp = Qmp::connect(&options.qmp).map_err(text)?;
     // First: the server of the socket must be there when QEMU connects, or all of QEMU waits.
     let info = attach(address, &options.name, tenant)
-        .map_err(|error| super::reason(&error, &options.name, tenant))?;
+        .map_err(|error| super::reason(address, &error, Asked::Attach(&options.name, tenant)))?;
     let place = plug(&mut qmp, options, &info.socket).map_err(text)?;
     let Place { id, bus } = place;
     crate::print(&format!("{id} is plugged in again, at {bus}\n"))
