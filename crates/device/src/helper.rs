@@ -56,7 +56,6 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
     let run = move || {
         // SAFETY: concerns this thread's timers alone.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
-        causeway_memory::be_prompt();
         Helper {
             seen: shared.activity(),
             arms: 0,
@@ -66,6 +65,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
             woken: false,
             looks: LookOn::default(),
             has_stepped_back: false,
+            is_prompt: false,
             shared,
         }
         .run();
@@ -139,6 +139,9 @@ struct Helper {
     looks: LookOn,
     /// It has slept to let the program reply to what came last.
     has_stepped_back: bool,
+    /// It has asked for short slices of processor time: so it has the processor soon after a sleep,
+    /// though a thread of the program spins there.
+    is_prompt: bool,
 }
 
 /// What a look at the sources found.
@@ -278,6 +281,9 @@ impl Helper {
         }
         if spinning {
             // What is to arrive may come from a thread that needs this processor.
+            if std::mem::take(&mut self.is_prompt) {
+                causeway_memory::be_patient();
+            }
             std::thread::yield_now();
             return Looked::Worked;
         }
@@ -351,6 +357,9 @@ impl Helper {
 
     /// Sleeps, and returns whether a source ended it.
     fn sleep(&mut self, on_sources: bool, timeout: Option<Duration>) -> bool {
+        if !std::mem::replace(&mut self.is_prompt, true) {
+            causeway_memory::be_prompt();
+        }
         let shared = Arc::clone(&self.shared);
         let timespec = timeout.map(clock::timespec);
         let single = [shared.kick_fd(), shared.doorbell.fd()];

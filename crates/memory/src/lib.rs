@@ -93,4 +93,4 @@ pub use mover::{ENVIRONMENT, Moved, Mover};
 pub use pieces::MAX_PIECES;
 pub use span::{CHUNK, PAGE};
 pub use store::Store;
-pub use sys::be_prompt;
+pub use sys::{be_patient, be_prompt};

@@ -174,10 +174,21 @@ const SHORT_SLICE: u64 = 100_000;
 /// A system call that is refused, a kernel before Linux 6.12 and policies other than `SCHED_OTHER`
 /// leave all as it is.
 pub fn be_prompt() {
+    set_slice(SHORT_SLICE);
+}
+
+/// Takes [`be_prompt`] back for the calling thread, which is going to spin and to yield
+/// (`sched_yield(2)`): that puts a thread with short slices off by a short one only.
+pub fn be_patient() {
+    set_slice(0);
+}
+
+/// Asks for slices of so many nanoseconds; 0 is the kernel's default.
+fn set_slice(nanoseconds: u64) {
     if let Some(mut scheduling) = scheduling()
         && scheduling.sched_policy == libc::SCHED_OTHER.cast_unsigned()
     {
-        scheduling.sched_runtime = SHORT_SLICE;
+        scheduling.sched_runtime = nanoseconds;
         // SAFETY: the structure is as long as it says, and outlives the call.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const scheduling, 0) };
     }
@@ -206,6 +217,9 @@ mod tests {
             let is_short = [0, SHORT_SLICE].contains(&now.sched_runtime);
             let is_other = now.sched_policy == libc::SCHED_OTHER.cast_unsigned();
             assert!(is_short || !is_other, "{} ns", now.sched_runtime);
+            be_patient();
+            let then = scheduling().expect("sched_getattr");
+            assert_ne!(then.sched_runtime, SHORT_SLICE);
         });
         thread.join().unwrap();
     }
