@@ -1,24 +1,19 @@
 """What segments and interrupts of another host's node cost: `causeway bench sisci --node`."""
 
-import contextlib
-import json
 import os
 import statistics
 import subprocess
 import tempfile
 import time
 
-from bench import document, measure, table
+from bench import document, measure, sides, table
 from lib import netns, pair
 
 MARKS = ("<!-- bench-nodes:begin -->", "<!-- bench-nodes:end -->")
 
 HERE, THERE = 4, 8
-SECONDS = 900
 READY_SECONDS = 20
 LOG_BYTES = 1 << 16
-# The port of `causeway bench sisci --serve`.
-PORT = 20479
 CONFIG = """
 [[sisci.node]]
 id = {}
@@ -71,43 +66,7 @@ class Nodes:
 
     def take(self, quick):
         """One run: its rows."""
-        server = causeway(self.world.server, "bench", "sisci", "--serve")
-        try:
-            self.await_port(server)
-            options = ["--quick"] if quick else []
-            client = causeway(self.world.client, "bench", "sisci", "--node", str(THERE), "--json",
-                              *options)
-            try:
-                out, problem = client.communicate(timeout=SECONDS)
-            except subprocess.TimeoutExpired as error:
-                raise measure.Failed("causeway bench sisci --node: hangs") from error
-            finally:
-                pair.end_group(client)
-        finally:
-            pair.end_group(server)
-        if client.returncode:
-            raise measure.Failed(f"causeway bench sisci --node: {problem.strip()}")
-        return json.loads(out)["rows"]
-
-    def await_port(self, server):
-        """Waits until the other side listens."""
-        until = time.monotonic() + READY_SECONDS
-        while not self.listens():
-            if server.poll() is not None or time.monotonic() > until:
-                raise measure.Failed("causeway bench sisci --serve does not start")
-            time.sleep(0.05)
-
-    def listens(self):
-        """Whether the other side's port is open, without connecting to it: it serves once."""
-        shown = subprocess.run(["ip", "netns", "exec", self.world.server.netns, "ss", "-Htln",
-                                f"sport = :{PORT}"], text=True, stdout=subprocess.PIPE, check=True)
-        return bool(shown.stdout.strip())
-
-
-def causeway(host, *args, **kwargs):
-    """Starts the command line."""
-    kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **kwargs}
-    return host.popen([netns.CAUSEWAY, *args], **kwargs)
+        return sides.rows(self.world, "sisci", ["--node", str(THERE)], quick)
 
 
 def said(log):

@@ -8,10 +8,9 @@ import secrets
 import statistics
 import subprocess
 import tempfile
-import time
 
-from bench import document, measure, table
-from lib import netns, pair
+from bench import document, sides, table
+from lib import netns
 
 MARKS = ("<!-- bench-wires:begin -->", "<!-- bench-wires:end -->")
 
@@ -26,9 +25,6 @@ CONFIG = """
 secure = "{secure}"
 key = "{key}"
 """
-# The port of `causeway bench net --serve`.
-PORT = "20479"
-SECONDS = 300
 READY_SECONDS = 20
 
 # What a row with the defaults is held to, by the words of work and rival: the most of times.
@@ -85,25 +81,7 @@ class Pair:
 
     def take(self, family, quick):
         """One run: its rows."""
-        argv = [netns.CAUSEWAY, "bench", "net"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        server = self.world.server.popen([*argv, "--serve"], **pipes)
-        try:
-            if not pair.wait_listening(server, time.monotonic() + READY_SECONDS):
-                raise measure.Failed("causeway bench net --serve does not listen")
-            argv += [self.address(family), "--json", *(["--quick"] if quick else [])]
-            client = self.world.client.popen(argv, **pipes)
-            try:
-                out, problem = client.communicate(timeout=SECONDS)
-            except subprocess.TimeoutExpired as error:
-                raise measure.Failed("causeway bench net: hangs") from error
-            finally:
-                pair.end_group(client)
-        finally:
-            pair.end_group(server)
-        if client.returncode:
-            raise measure.Failed(f"causeway bench net: {problem.strip()}")
-        return json.loads(out)["rows"]
+        return sides.rows(self.world, "net", [self.address(family)], quick)
 
 
 def take(quick):
