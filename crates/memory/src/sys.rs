@@ -185,8 +185,10 @@ pub fn be_patient() {
 
 /// Asks for slices of so many nanoseconds; 0 is the kernel's default.
 fn set_slice(nanoseconds: u64) {
+    // Kernels that know slices say how long this one is.
     if let Some(mut scheduling) = scheduling()
         && scheduling.sched_policy == libc::SCHED_OTHER.cast_unsigned()
+        && scheduling.sched_runtime != 0
     {
         scheduling.sched_runtime = nanoseconds;
         // SAFETY: the structure is as long as it says, and outlives the call.
