@@ -17,7 +17,7 @@ use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Config, Connection, SendConfig};
 use causeway_proto::types::{QpAttr, QpAttrMask as M, QpState, Service, WcStatus};
 use causeway_proto::ulp::{SegMeta, Space, Ulp, Verdict};
-use causeway_proto::{Bytes, Duration, Instant};
+use causeway_proto::{Bytes, Duration, Instant, crc32c};
 use causeway_sim::memory::SimHost;
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
@@ -359,7 +359,7 @@ impl Scene {
         let mut bytes = vec![0; 2 * DATAGRAM];
         if let Some(len) = packet.emit(&mut bytes) {
             bytes.truncate(len);
-            seal(&mut bytes, crc32c::crc32c_append);
+            seal(&mut bytes, crc32c);
             self.input(&bytes);
         }
     }

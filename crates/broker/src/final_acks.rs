@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 
 use causeway_shm::final_acks::{FINAL_ACKS_BYTES, FinalAck, ROW};
 use causeway_wire::trp::{Body, Common, Packet, Reason, seal};
+use crc_fast::{CrcAlgorithm, Digest};
 use rustix::net::{AddressFamily, SendFlags, sendto};
 
 use crate::process_end::Fate;
@@ -66,7 +67,12 @@ impl FinalAcks {
         let Some(farewell) = out.get_mut(..len) else {
             return;
         };
-        seal(farewell, crc32c::crc32c_append);
+        seal(farewell, |seed, bytes| {
+            let state = u64::from(!seed);
+            let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
+            digest.update(bytes);
+            digest.finalize() as u32
+        });
         let Some(to) = self.address(words) else {
             return;
         };

@@ -19,6 +19,7 @@
 
 pub mod association;
 pub mod bytes;
+mod checksum;
 pub mod cm;
 mod datagram;
 pub mod ddp;
@@ -46,4 +47,5 @@ mod work;
 mod world;
 
 pub use bytes::{Bytes, BytesMut};
+pub use checksum::crc32c;
 pub use time::{Duration, Instant};

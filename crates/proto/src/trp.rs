@@ -69,6 +69,7 @@ use secure::{Owed, Secure};
 use send::SendSpace;
 use senders::Share;
 
+use crate::checksum::crc32c as crc;
 use crate::time::Instant;
 use crate::ulp::{Nak, Space, Ulp};
 
@@ -458,9 +459,4 @@ impl Receiver {
             share: Share::default(),
         }
     }
-}
-
-/// CRC32C, continued from `seed`, as the wire's helpers want it.
-fn crc(seed: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(seed, bytes)
 }

@@ -332,9 +332,10 @@ pub fn crc_matches(datagram: &[u8], crc: impl Fn(u32, &[u8]) -> u32) -> bool {
 }
 
 fn checksum(datagram: &[u8], crc: impl Fn(u32, &[u8]) -> u32) -> Option<u32> {
-    let before = datagram.get(..CRC_OFFSET)?;
-    let after = datagram.get(CRC_OFFSET + 4..)?;
-    Some(crc(crc(crc(0, before), &[0; 4]), after))
+    // Of one piece up to the field's end: each piece has a cost of its own.
+    let mut head = *datagram.first_chunk::<{ CRC_OFFSET + 4 }>()?;
+    head[CRC_OFFSET..].fill(0);
+    Some(crc(crc(0, &head), &datagram[head.len()..]))
 }
 
 /// Decodes arbitrary bytes and checks that whatever was understood is encoded again the same way:

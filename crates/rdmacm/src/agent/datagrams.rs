@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use causeway_netio::{Report, UdpPort, Unreachable};
-use causeway_proto::Instant;
 use causeway_proto::cm::{Connection, REASON_NO_SERVICE, REASON_STALE};
+use causeway_proto::{Instant, crc32c};
 use causeway_wire::cm::{
     Acked, Kind, MESSAGE_MAX, Malformed, Message, Private, Terms, refuse_version,
 };
@@ -148,7 +148,7 @@ pub(super) fn send(
     let Some(len) = message.emit(&mut datagram) else {
         return;
     };
-    seal(&mut datagram[..len], crc);
+    seal(&mut datagram[..len], crc32c);
     let sealed;
     let bytes = if guard.covers(to.ip()) {
         let Some(bytes) = guard.seal(to.ip(), &datagram[..len]) else {
@@ -171,10 +171,6 @@ fn transmit(port: &UdpPort, to: SocketAddr, from: Option<IpAddr>, bytes: &[u8]) 
     }
 }
 
-fn crc(seed: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(seed, bytes)
-}
-
 /// Why nothing comes of a datagram that may be a request, as far as that shows before it is opened:
 /// one of the two sides alone is to be secured. What is shorter than a request draws no answer.
 fn unfit_request(covered: bool, datagram: &[u8]) -> Option<(u64, Why)> {
@@ -193,7 +189,7 @@ fn unfit_request(covered: bool, datagram: &[u8]) -> Option<(u64, Why)> {
 fn other_version(datagram: &[u8]) -> Option<Answer> {
     let mut refusal = [0; MESSAGE_MAX];
     let len = refuse_version(datagram, &mut refusal)?;
-    seal(&mut refusal[..len], crc);
+    seal(&mut refusal[..len], crc32c);
     Some(Answer::Version(refusal[..len].to_vec()))
 }
 
@@ -235,10 +231,10 @@ fn receive(port: &mut UdpPort, (guard, load): (&Guard, &mut Load), place: &Place
                 return;
             }
             match Message::parse(datagram) {
-                Ok(message) if crc_matches(datagram, crc) => {
+                Ok(message) if crc_matches(datagram, crc32c) => {
                     arrivals.messages.push((from, to, message));
                 }
-                Err(Malformed::Version) if crc_matches(datagram, crc) => {
+                Err(Malformed::Version) if crc_matches(datagram, crc32c) => {
                     answers.extend(other_version(datagram).map(|refusal| (from, to, refusal)));
                 }
                 _ => {}
@@ -282,7 +278,7 @@ fn take(
     (arrivals, unfit): (&mut Arrivals, &mut Vec<Unfit>),
 ) {
     match opened {
-        Ok(message) if crc_matches(&message, crc) => arrivals.messages.extend(
+        Ok(message) if crc_matches(&message, crc32c) => arrivals.messages.extend(
             Message::parse(&message)
                 .ok()
                 .map(|message| (from, to, message)),

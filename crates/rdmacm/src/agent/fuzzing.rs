@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use causeway_netio::UdpPort;
 use causeway_proto::cm::{Connection, Offer};
-use causeway_proto::{Duration, Instant};
+use causeway_proto::{Duration, Instant, crc32c};
 use causeway_wire::cm::{Acked, Kind, Message, PortSpace, Private, Terms};
 use causeway_wire::secure::Why;
 use causeway_wire::trp::seal;
@@ -368,7 +368,7 @@ impl Bench {
         let len = usize::from(script.byte().unwrap_or(0));
         let mut bytes: Vec<u8> = (0..len).map(|_| script.byte().unwrap_or(0)).collect();
         if len > 40 {
-            seal(&mut bytes, crc32c::crc32c_append);
+            seal(&mut bytes, crc32c);
         }
         let port = self.agent.lock().port.port();
         let _ = peers().udp.send_to(&bytes, (Ipv4Addr::LOCALHOST, port));

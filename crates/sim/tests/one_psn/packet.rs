@@ -1,7 +1,7 @@
 //! Packets: a header of fixed length, at most a path MTU of payload, and a checksum.
 
-use causeway_proto::BytesMut;
 use causeway_proto::unit::{Frame, Kind, Unit};
+use causeway_proto::{BytesMut, crc32c};
 
 /// Bits of a packet sequence number on the wire.
 const PSN_BITS: u32 = 24;
@@ -132,7 +132,7 @@ impl Header {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.extend_from_slice(body);
-        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes.extend_from_slice(&crc32c(0, &bytes).to_le_bytes());
         out[..bytes.len()].copy_from_slice(&bytes);
         bytes.len()
     }
@@ -141,7 +141,7 @@ impl Header {
     pub fn parse(packet: &[u8]) -> Option<(Header, &[u8])> {
         let (bytes, sum) = packet.split_at_checked(packet.len().checked_sub(CHECKSUM)?)?;
         let (head, body) = bytes.split_at_checked(HEADER)?;
-        if crc32c::crc32c(bytes).to_le_bytes() != sum {
+        if crc32c(0, bytes).to_le_bytes() != sum {
             return None;
         }
         let half = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
