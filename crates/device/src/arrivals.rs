@@ -69,7 +69,7 @@ pub(crate) fn receive(
             }
         }
         any |= received.datagrams > 0;
-        wire.stream |= received.more;
+        wire.stream |= received.stream;
         if !received.more {
             break;
         }

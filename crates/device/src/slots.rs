@@ -6,6 +6,7 @@ use causeway_fabric::Attachment;
 use causeway_identity::Slot;
 use causeway_netio::UdpPort;
 use causeway_shm::FinalAckTable;
+use causeway_wire::integrity::is_covered;
 
 use crate::ecn;
 use crate::errno::{Errno, OpenError};
@@ -51,8 +52,15 @@ pub(crate) fn take_slot(residue: Option<u16>) -> Result<(Slot, UdpPort), OpenErr
             continue;
         }
         match UdpPort::bind(slot.port()) {
-            Ok(port) if ecn::wanted() => return Ok((slot, port.with_ecn()?)),
-            Ok(port) => return Ok((slot, port)),
+            Ok(port) => {
+                let port = port.with_short_receives(is_covered);
+                let port = if ecn::wanted() {
+                    port.with_ecn()?
+                } else {
+                    port
+                };
+                return Ok((slot, port));
+            }
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
             Err(e) => return Err(e.into()),
         }

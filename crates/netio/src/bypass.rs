@@ -88,6 +88,7 @@ impl PortBypass {
         Received {
             datagrams: taken.datagrams,
             more: taken.more,
+            stream: taken.more,
         }
     }
 

@@ -21,6 +21,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use causeway_owned::Owned;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::alone::Alone;
+
 /// Sockets of each family that are there from the beginning.
 const FIRST: usize = 2;
 /// Sockets in use that are looked at one after the other. A look at one in vain takes the kernel
@@ -111,6 +113,8 @@ pub(crate) struct ConnectedSocket {
     used: u64,
     /// It polled as in error.
     has_errors: Cell<bool>,
+    /// Whether what it receives comes one datagram at a time.
+    pub alone: Alone,
 }
 
 impl ConnectedSockets {
@@ -184,8 +188,8 @@ impl ConnectedSockets {
     }
 
     #[inline]
-    pub fn at(&self, at: usize) -> Option<&ConnectedSocket> {
-        self.list.get(at)
+    pub fn at(&mut self, at: usize) -> Option<&mut ConnectedSocket> {
+        self.list.get_mut(at)
     }
 
     /// One that was opened, unless it has been given to another peer since.
@@ -427,6 +431,7 @@ impl ConnectedSocket {
             users: 0,
             used: 0,
             has_errors: Cell::default(),
+            alone: Alone::default(),
         })
     }
 
@@ -442,6 +447,12 @@ impl ConnectedSocket {
     /// The local address, if it has one.
     pub fn src(&self) -> Option<IpAddr> {
         self.src
+    }
+
+    /// The peer it is connected to, if it leads somewhere.
+    #[inline(always)]
+    pub fn dst(&self) -> Option<SocketAddr> {
+        self.dst
     }
 
     /// Whether somebody needs it. One that nobody does may hold something all the same.
@@ -467,6 +478,7 @@ impl ConnectedSocket {
     fn connect(&mut self, dst: SocketAddr) -> io::Result<()> {
         self.turn += 1;
         self.socket.check()?;
+        self.alone.forget(self.socket.as_fd());
         self.socket.connect(&dst.into())?;
         self.dst = Some(dst);
         Ok(())
@@ -477,7 +489,11 @@ impl ConnectedSocket {
     fn park(&mut self) {
         let Some(src) = self.src else { return };
         let nowhere = SocketAddr::new(src, PARKED_AT);
-        if self.socket.check().is_ok() && self.socket.connect(&nowhere.into()).is_ok() {
+        if self.socket.check().is_err() {
+            return;
+        }
+        self.alone.forget(self.socket.as_fd());
+        if self.socket.connect(&nowhere.into()).is_ok() {
             self.dst = None;
         }
     }

@@ -12,6 +12,7 @@
 //! datagram for IPv4, only socket options; [`UdpPort`] switches them when the policy of a datagram
 //! differs from that of the one before, except for datagrams so small that it does not matter.
 
+mod alone;
 mod bind;
 mod bypass;
 mod class;

@@ -178,6 +178,39 @@ pub(crate) fn send_datagram(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> 
     }
 }
 
+/// Receives one datagram into `buffer`, by the shortest call that there is (`recv(2)`). Returns its
+/// length: where the kernel has coalesced several, or has cut off what did not fit, nothing tells.
+///
+/// # Errors
+/// Whatever `recv(2)` reports: `WouldBlock` where there is nothing.
+#[inline]
+pub(crate) fn receive_datagram(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        // As in `send`, not the C library's function.
+        // SAFETY: the buffer is borrowed, and no address is asked for.
+        let received = unsafe {
+            libc::syscall(
+                libc::SYS_recvfrom,
+                fd.as_raw_fd(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                0,
+                std::ptr::null_mut::<libc::sockaddr>(),
+                std::ptr::null_mut::<libc::socklen_t>(),
+            )
+        };
+        match usize::try_from(received) {
+            Ok(len) => return Ok(len),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
 /// Receives a datagram, or several that the kernel has coalesced, into `buffer`.
 ///
 /// # Errors

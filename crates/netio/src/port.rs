@@ -30,7 +30,10 @@ const RECV_BATCH: usize = 8;
 /// Size of a receive buffer: the kernel coalesces to less than 64 KiB.
 const RECV_SIZE: usize = 1 << 16;
 /// Bytes beyond which what was received counts as part of a stream.
-const LONG: usize = 4096;
+const STREAM: usize = 4096;
+/// Bytes beyond which there may well be more. To look in vain delays what has come by half a
+/// microsecond, and a message of some kilobytes is most often all there is.
+const MORE: usize = 32 << 10;
 /// How often a send is tried that fails: an error may be that of an earlier datagram, to another
 /// destination (`ip(7)`), and each failing call takes one such error away.
 const SEND_TRIES: usize = 4;
@@ -53,6 +56,8 @@ pub struct UdpPort {
     /// Marks of congestion are heeded.
     ecn: bool,
     connected: ConnectedSockets,
+    /// Whether a datagram proves how long it is, if that can be told.
+    proves_length: Option<fn(&[u8]) -> bool>,
     /// The short datagrams of the peers of those, if they have a way of their own.
     bypass: Option<Box<PortBypass>>,
     buffers: Box<[u8]>,
@@ -143,6 +148,7 @@ impl UdpPort {
             dont_fragment: Cell::new(DontFragment::ON),
             ecn: false,
             connected: ConnectedSockets::default(),
+            proves_length: None,
             bypass: None,
             buffers: vec![0; RECV_BATCH * RECV_SIZE].into_boxed_slice(),
             offer: 1,
@@ -185,6 +191,16 @@ impl UdpPort {
         options::receive_class(&*self.socket, self.dual, true)?;
         self.ecn = true;
         Ok(self)
+    }
+
+    /// Lets the sockets for single peers receive by a shorter call where datagrams come one at a
+    /// time. It may give several as one that is too long, so only datagrams travel so of which
+    /// `proves_length` says that a checksum or a seal covers the whole: who reads them is to drop
+    /// what does not match. It may not hear marks of congestion before some datagrams have come.
+    #[must_use]
+    pub fn with_short_receives(mut self, proves_length: fn(&[u8]) -> bool) -> UdpPort {
+        self.proves_length = Some(proves_length);
+        self
     }
 
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.

@@ -20,6 +20,8 @@ pub struct Received {
     pub datagrams: usize,
     /// As much came as was asked for: there may well be more.
     pub more: bool,
+    /// As much came at a time as in a stream.
+    pub stream: bool,
 }
 
 impl Received {
@@ -29,6 +31,7 @@ impl Received {
         Received {
             datagrams: self.datagrams + other.datagrams,
             more: self.more || other.more,
+            stream: self.stream || other.stream,
         }
     }
 }

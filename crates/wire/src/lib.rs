@@ -12,6 +12,7 @@ pub mod datagram;
 pub mod ddp;
 pub mod error;
 pub mod group;
+pub mod integrity;
 pub mod plain_send;
 pub mod quote;
 pub mod rdmap;

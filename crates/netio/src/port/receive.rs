@@ -3,12 +3,14 @@
 use std::array;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 use causeway_cancel::off;
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef};
 
-use super::{LONG, RECV_BATCH, RECV_SIZE, SEND_TRIES, UdpPort};
+use super::{MORE, RECV_BATCH, RECV_SIZE, SEND_TRIES, STREAM, UdpPort};
+use crate::alone::Came;
+use crate::connected::ConnectedSocket;
 use crate::received::{Received, Together};
 use crate::{canonical, message};
 
@@ -56,7 +58,7 @@ impl UdpPort {
         let full = got == self.offer;
         // A short datagram, as in a ping-pong, most often comes alone: to look for another would
         // only delay what it brought.
-        let more = full && (got > 1 || bytes > LONG);
+        let more = full && (got > 1 || bytes > MORE);
         // Where the kernel coalesces, one buffer after the other stays in the cache.
         let coalesced = bytes >= got * RECV_SIZE / 4;
         self.filled = if full { self.filled + 1 } else { 0 };
@@ -65,7 +67,11 @@ impl UdpPort {
         } else if self.filled > 1 && !coalesced {
             self.offer = (got * 2).min(RECV_BATCH);
         }
-        Ok(Received { datagrams, more })
+        Ok(Received {
+            datagrams,
+            more,
+            stream: full && (got > 1 || bytes > STREAM),
+        })
     }
 
     /// As [`UdpPort::recv_together`], from the sockets that are for one peer each: those in use,
@@ -125,13 +131,14 @@ impl UdpPort {
         let (Some(dst_ip), Some(buffer)) = (peer.src(), self.buffers.get_mut(..RECV_SIZE)) else {
             return Ok(nothing);
         };
-        let Some(meta) = receive_one(peer.fd(), buffer)? else {
+        let Some(meta) = receive_one(peer, buffer, self.proves_length)? else {
             return Ok(nothing);
         };
         let together = together(buffer, &meta);
         let received = Received {
             datagrams: together.datagrams.len(),
-            more: meta.len > LONG,
+            more: meta.len > MORE,
+            stream: meta.len > STREAM,
         };
         f(canonical(meta.addr), Some(dst_ip), together);
         self.connected.note_receive(Some(index));
@@ -174,14 +181,53 @@ fn together<'a>(buffer: &'a [u8], meta: &RecvMeta) -> Together<'a> {
 }
 
 /// Receives once, as often as errors of datagrams sent before get in the way.
-fn receive_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<RecvMeta>> {
+#[inline]
+fn receive_one(
+    peer: &mut ConnectedSocket,
+    buffer: &mut [u8],
+    proves_length: Option<fn(&[u8]) -> bool>,
+) -> io::Result<Option<RecvMeta>> {
+    let fd = peer.socket.as_fd();
     let mut result = Ok(None);
     for _ in 0..SEND_TRIES {
-        match message::receive(fd, buffer) {
-            Ok(meta) => return Ok(Some(meta)),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        let received = match peer.dst() {
+            Some(dst) if peer.alone.is_expected() => {
+                message::receive_datagram(fd, buffer).map(|len| alone(dst, len))
+            }
+            _ => message::receive(fd, buffer),
+        };
+        match received {
+            Ok(meta) => {
+                let Some(proves_length) = proves_length else {
+                    return Ok(Some(meta));
+                };
+                let came = Came {
+                    len: meta.len,
+                    single: meta.stride >= meta.len,
+                    proves_length: proves_length(&buffer[..meta.len.min(buffer.len())]),
+                };
+                if meta.ecn == Some(EcnCodepoint::Ce) {
+                    peer.alone.note_mark(fd);
+                }
+                if peer.alone.note(fd, came) {
+                    return Ok(Some(meta));
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                if proves_length.is_some() {
+                    peer.alone.note_empty(fd);
+                }
+                return Ok(None);
+            }
             Err(e) => result = Err(e),
         }
     }
     result
+}
+
+/// A datagram of which nothing but its length was asked.
+fn alone(from: SocketAddr, len: usize) -> RecvMeta {
+    let mut meta = RecvMeta::default();
+    (meta.addr, meta.len, meta.stride) = (from, len, len);
+    meta
 }
