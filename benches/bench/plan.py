@@ -16,6 +16,9 @@ WAKE_TURNS = 3000
 UDP_TURNS = 10000
 STREAM_MEGABYTES = 512
 UDP_STREAM_MEGABYTES = 1024
+# What ib_write_bw moves on one host by messages of that size and more, so that what a connection
+# and a region cost once, up to some 0.3 s, is a small part.
+LONG_RUN_SIZE, LONG_RUN_VOLUME = MB, 32 * 1024 * MB
 CHURN_CONNECTIONS = 1024
 OWN_LOOP_SIZE = 4096
 # What an exchange may take (seconds, bytes a second) for the time planned, the most exchanges and
@@ -28,8 +31,6 @@ SHORT_SIZE, LONG_TURNS = 4096, 1000
 TURNS_MIN, MESSAGES_MIN = 100, 20
 # What a quick run divides counts by.
 QUICK_PART = 10
-# Sizes above this take a network stack too long to be worth the time.
-NETWORK_SIZE_MAX = MB
 
 # keys: what a step measures; call: measures it, a list of values in the order of the keys.
 Step = collections.namedtuple("Step", "keys call")
@@ -46,7 +47,7 @@ class Sizes:
 
     def network(self, sizes):
         """Those that are measured between hosts, or over a network stack."""
-        return [size for size in sizes if size <= NETWORK_SIZE_MAX]
+        return [size for size in sizes if size <= targets.NETWORK_SIZE_MAX]
 
 
 def turns(size, hosts, quick=False):
@@ -99,13 +100,17 @@ class Plan:
         yield from self.threads()
         yield from self.number(first)
 
-    def tool(self, name, size, hosts, pin=True):
-        """A perftest tool on the wire that these hosts have."""
+    def tool(self, name, size, hosts, pin=True, count=None):
+        """A perftest tool on the wire that these hosts have; as many messages as are worth the
+        time, unless it is said."""
         world, wire = (self.one, "shm") if hosts == ONE else (self.two, "udp")
-        count = (turns if "_lat" in name else messages)(size, hosts, self.quick)
-        if name.endswith(BLOCKING):
-            count = WAKE_TURNS
         label = name if pin else name + targets.ANY_PROCESSOR
+        if count:
+            label = f"{name}, {count:,} messages"
+        elif name.endswith(BLOCKING):
+            count = WAKE_TURNS
+        else:
+            count = (turns if "_lat" in name else messages)(size, hosts, self.quick)
         return step(label, size, hosts, measure.tool, world, wire, name, size, count, (), pin)
 
     def ucx(self, test, transports, size, hosts):
@@ -154,14 +159,24 @@ class Plan:
     def bandwidth_one(self, size):
         """Bandwidths of one size on one host."""
         yield step("memcpy", size, ONE, measure.sized, "copy", size)
-        yield self.tool("ib_write_bw", size, ONE)
-        through = ("posix", "cma", "tcp") if size <= NETWORK_SIZE_MAX else ("posix", "cma")
+        yield self.long_run(size)
+        if size == targets.DEFAULT_SIZE:
+            yield self.tool("ib_write_bw", size, ONE, count=targets.DEFAULT_COUNT)
+        through = ("posix", "cma", "tcp") if size <= targets.NETWORK_SIZE_MAX else ("posix", "cma")
         yield from self.ucx("put_bw", through, size, ONE)
         yield self.tool("ib_read_bw", size, ONE)
         yield self.tool("ib_send_bw", size, ONE)
         yield from self.ucx("tag_bw", through, size, ONE)
-        if size <= NETWORK_SIZE_MAX:
+        if size <= targets.NETWORK_SIZE_MAX:
             yield self.tcp("stream", size, ONE)
+
+    def long_run(self, size):
+        """ib_write_bw on one host."""
+        if size < LONG_RUN_SIZE:
+            return self.tool("ib_write_bw", size, ONE)
+        count = LONG_RUN_VOLUME // size // self.part
+        return step("ib_write_bw", size, ONE, measure.tool, self.one, "shm", "ib_write_bw", size,
+                    count)
 
     def blocking_one(self):
         """The wake-up of a sleeping process on one host, and of one that may look instead: that
