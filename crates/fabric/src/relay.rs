@@ -83,7 +83,7 @@ impl Relayed {
         };
         let connected = match connected {
             Err(Error::Refused {
-                errno: Errno::NOENT | Errno::CONNREFUSED | Errno::HOSTUNREACH,
+                errno: Errno::NOENT | Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::AGAIN,
                 ..
             }) => return Ok(None),
             connected => connected?,
