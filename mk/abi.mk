@@ -49,7 +49,8 @@ $(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4) $(compat)
 		$(4) $(if $(4),-Wl$(comma)-rpath$(comma)'$$$$ORIGIN') \
 		$(compat) -static-libgcc -lgcc -lgcc_eh $(abi_natives)
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
-	@mv $$@.new $$@ && rm $$@.map
+	@# It comes last: what a kill leaves before it, the next make makes again and removes.
+	@rm $$@.map && mv $$@.new $$@
 endef
 
 verbs_symbols := crates/verbs/symbols/ibverbs.sym

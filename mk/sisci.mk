@@ -57,7 +57,8 @@ $(BUILD)/lib/libsisci.so: sisci-archive $(sisci_table) mk/sisci-names.awk $(sisc
 		-Wl,--whole-archive $(sisci_archive) -Wl,--no-whole-archive $@.ld \
 		$(sisci_compat) -static-libgcc -lgcc -lgcc_eh $(sisci_natives)
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
-	@mv $@.new $@ && rm $@.ld $@.map
+	@# It comes last: what a kill leaves before it, the next make makes again and removes.
+	@rm $@.ld $@.map && mv $@.new $@
 
 $(sisci_headers): $(BUILD)/include/%.h: include/%.h
 	@mkdir -p $(@D)

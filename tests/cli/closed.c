@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// closed HOW: closes every descriptor that it did not open itself, as a daemon does, while the
-// device is open and connected, and opens files and sockets of its own under their numbers. The
-// library must leave those alone, and fail what was posted. HOW is loop, range or dup2.
+// closed HOW [sleeping]: closes every descriptor that it did not open itself, as a daemon does,
+// while the device is open and connected, and opens files and sockets of its own under their
+// numbers. The library must leave those alone, and fail what was posted. HOW is loop, range or
+// dup2. With another argument, threads sleep for events meanwhile.
 
 #define _GNU_SOURCE
 #include "own.h"
@@ -10,9 +11,11 @@
 #include "../verify/common.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +23,7 @@ enum {
 	// Time for the helper thread, and for the other end.
 	ROUNDS = 50,
 	ROUND_MS = 4,
+	WAKE_S = 3,
 };
 
 static const struct qp_params params = {
@@ -124,12 +128,79 @@ static void set_up(void)
 	need0(ibv_req_notify_cq(cq, 0));
 }
 
+static _Atomic pid_t sleepers[2];
+
+static void *sleep_for_completion(void *unused)
+{
+	struct ibv_cq *from;
+	void *context;
+
+	sleepers[0] = gettid();
+	return ibv_get_cq_event(channel, &from, &context) ? NULL : unused;
+}
+
+static void *sleep_for_failure(void *unused)
+{
+	struct ibv_async_event event;
+
+	sleepers[1] = gettid();
+	if (ibv_get_async_event(dev.ctx, &event))
+		return unused;
+	return event.event_type == IBV_EVENT_DEVICE_FATAL ? NULL : unused;
+}
+
+static void await_sleep(_Atomic pid_t *thread)
+{
+	struct timespec pause = { .tv_nsec = 1000000 };
+	char path[64], text[256];
+
+	do {
+		nanosleep(&pause, NULL);
+		snprintf(path, sizeof path, "/proc/self/task/%d/syscall", *thread);
+		FILE *f = *thread ? fopen(path, "r") : NULL;
+
+		text[0] = 0;
+		if (f) {
+			need(fgets(text, sizeof text, f), path);
+			fclose(f);
+		}
+	} while (atoi(text) != SYS_ppoll && atoi(text) != SYS_poll);
+}
+
+// Threads that sleep for events when everything is closed are told of the failure.
+static int sleepers_wake(const char *how)
+{
+	void *(*const begin[])(void *) = { sleep_for_completion, sleep_for_failure };
+	pthread_t threads[2];
+	struct timespec by;
+
+	for (int i = 0; i < 2; i++) {
+		need0(pthread_create(&threads[i], NULL, begin[i], &dev));
+		await_sleep(&sleepers[i]);
+	}
+	close_all(how);
+	open_own(how);
+	clock_gettime(CLOCK_REALTIME, &by);
+	by.tv_sec += WAKE_S;
+	for (int i = 0; i < 2; i++) {
+		void *wrong;
+
+		need(pthread_timedjoin_np(threads[i], &wrong, &by) == 0, "a thread sleeps on");
+		need(!wrong, "a thread has another event");
+	}
+	check_own("after sleeps");
+	printf("ok woken\n");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
 	int failed, posted = 0;
 
 	set_up();
+	if (argc > 2)
+		return sleepers_wake(how);
 	close_all(how);
 	open_own(how);
 	for (int i = 0; i < 3; i++) {

@@ -374,7 +374,7 @@ impl Server {
                 Err(Errno::AGAIN) => break,
                 Err(_) | Ok(Received::Closed) => return self.end(number, "closed"),
                 Ok(Received::Malformed(why)) => return self.refuse(number, why),
-                Ok(Received::Incomplete(header)) => {
+                Ok(Received::Incomplete(header, _)) => {
                     if !self.lacks_descriptors(number, &header) {
                         return;
                     }

@@ -116,14 +116,20 @@ impl Shared {
     /// that. Returns whether there is news.
     fn await_call(&self, deaf_until: Instant) -> bool {
         let pause = deaf_until.since(clock::now());
-        let mut fds = [self.broker_thread.fd(), self.news.fd()]
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = [
+            self.hangup.watched(),
+            input(self.broker_thread.fd()),
+            input(self.news.fd()),
+        ];
         let (watched, timeout) = if pause.is_zero() {
             (&mut fds[..], None)
         } else {
-            (&mut fds[..1], Some(clock::timespec(pause)))
+            (&mut fds[..2], Some(clock::timespec(pause)))
         };
         let _ = poll(watched, timeout.as_ref());
+        self.descriptors.heed_hangup(&fds[0]);
+        let fds = &fds[1..];
         if !self.descriptors.are_intact() {
             return false;
         }

@@ -8,15 +8,18 @@
 //! is how long the helper sleeps at most while the program polls. If one does not, the device has
 //! failed for good, and nothing that it has is ever closed: the numbers are the program's.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use causeway_proto::Instant;
 use parking_lot::RwLock;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::fstat;
+use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::errno::Errno;
 use crate::port_state::News;
 
 /// The longest between two looks at all descriptors of threads that sleep and wake, and of the
@@ -60,6 +63,34 @@ impl Failure {
                  failed"
             );
         }
+    }
+}
+
+/// A pipe that nobody writes to. Threads that sleep wait for its end, too: a program that closes
+/// all closes the end for writing, and the sleep, which keeps the files that it waits for, ends.
+/// Nothing else would end it, for who would wake the thread has lost his descriptor.
+#[derive(Debug)]
+pub(crate) struct Hangup {
+    reads: OwnedFd,
+    writes: OwnedFd,
+}
+
+impl Hangup {
+    /// # Errors
+    /// EMFILE, ENFILE.
+    pub fn new() -> Result<Self, Errno> {
+        let (reads, writes) = pipe_with(PipeFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        Ok(Hangup { reads, writes })
+    }
+
+    /// Both ends, which are to be known.
+    pub fn ends(&self) -> [BorrowedFd<'_>; 2] {
+        [self.reads.as_fd(), self.writes.as_fd()]
+    }
+
+    /// For poll(2), which tells of the end unasked.
+    pub fn watched(&self) -> PollFd<'_> {
+        PollFd::new(&self.reads, PollFlags::empty())
     }
 }
 
@@ -118,6 +149,13 @@ impl Descriptors {
     /// Heeds what a call on one of them has said: it fails only if there is none any more.
     pub fn heed<T>(&self, outcome: std::io::Result<T>) {
         if outcome.is_err() {
+            self.failure.report();
+        }
+    }
+
+    /// Heeds what poll(2) has said of [`Hangup::watched`].
+    pub fn heed_hangup(&self, watched: &PollFd<'_>) {
+        if !watched.revents().is_empty() {
             self.failure.report();
         }
     }
@@ -185,8 +223,6 @@ fn identity(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsFd, OwnedFd};
-
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;

@@ -362,18 +362,22 @@ impl Helper {
         }
         let shared = Arc::clone(&self.shared);
         let timespec = timeout.map(clock::timespec);
-        let single = [shared.kick_fd(), shared.doorbell.fd()];
-        let mut fds: Vec<_> = single
-            .into_iter()
-            .chain(shared.port_fds())
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
+        let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let single = [
+            shared.hangup.watched(),
+            input(shared.kick_fd()),
+            input(shared.doorbell.fd()),
+        ];
+        let ports = shared.port_fds().map(input);
+        let mut fds: Vec<_> = single.into_iter().chain(ports).collect();
         let watched = if on_sources {
             &mut fds[..]
         } else {
-            &mut fds[..1]
+            &mut fds[..2]
         };
         let _ = poll(watched, timespec.as_ref());
+        shared.descriptors.heed_hangup(&fds[0]);
+        let fds = &fds[1..];
         if on_sources {
             // The first two are drained by calls that reach nothing else.
             let ready = |fd: &&PollFd<'_>| !fd.revents().is_empty();

@@ -481,8 +481,7 @@ impl Qp {
                 let own = table.first().ok_or(Errno(libc::ENETUNREACH))?;
                 let (ip, source) = remote.unwrap_or((gid::ip_of(own.gid), own));
                 let ips = (ip, gid::ip_of(source.gid));
-                let link = udp_link(self.qpn, attr, ips, source.ifindex, (shared, av))?;
-                Ok(Link::Udp(Box::new(link)))
+                udp_link(self.qpn, attr, ips, source.ifindex, (shared, av))
             }
         }
     }
@@ -529,13 +528,15 @@ impl Qp {
     }
 }
 
+// Apart, since it is large: threads whose stacks are small need not have it for a ring.
+#[inline(never)]
 fn udp_link(
     qpn: u32,
     attr: &QpAttr,
     (ip, source): (IpAddr, IpAddr),
     ifindex: u32,
     (shared, av): (&Shared, &Av),
-) -> Result<UdpLink, Errno> {
+) -> Result<Link, Errno> {
     let secured = shared.is_wire_secured(Some(gid::gid_of(ip)))?;
     let port = Slot::of_qpn(attr.dest_qpn)
         .ok_or(Errno(libc::EINVAL))?
@@ -568,7 +569,8 @@ fn udp_link(
         conn.finished(cookie, own_keys()?);
     }
     let class = av.class(|level| shared.control.class_of(level));
-    Ok(UdpLink::new(conn, dst, Some(source), class))
+    let link = UdpLink::new(conn, dst, Some(source), class);
+    Ok(Link::Udp(Box::new(link)))
 }
 
 impl State {

@@ -17,7 +17,7 @@ use rustix::net::sockopt::socket_recv_buffer_size;
 use crate::broker_request::BrokerThread;
 use crate::bypass;
 use crate::checksums::Checksums;
-use crate::closed_fds::{Descriptors, Failure};
+use crate::closed_fds::{Descriptors, Failure, Hangup};
 use crate::engines::{Engine, Engines};
 use crate::errno::{Errno, OpenError};
 use crate::gid::own_addresses;
@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     pub known_secrets: Arc<KnownSecrets>,
     /// Wakes the helper.
     kick: OwnedFd,
+    /// Ends the sleep of threads when the program closes all descriptors.
+    pub hangup: Hangup,
     /// The inbox again, for arming without the lock.
     inbox: Inbox,
     /// Threads that sleep on the sources, or are about to.
@@ -147,7 +149,9 @@ impl Shared {
         let kick = new_eventfd()?;
         let broker_thread = BrokerThread::new()?;
         let single = [kick.as_fd(), doorbell.fd(), news.fd(), broker_thread.fd()];
+        let hangup = Hangup::new()?;
         let descriptors = Arc::clone(&common.descriptors);
+        descriptors.add(hangup.ends());
         descriptors.add(single.into_iter().chain(state.udp.ports.sources()));
         let engines = Engines::new(numbering, state)?;
         port_fds.push(dup(engines.others())?);
@@ -162,6 +166,7 @@ impl Shared {
             groups: Groups::default(),
             known_secrets: Arc::default(),
             kick,
+            hangup,
             inbox,
             armers: AtomicU32::new(0),
             wakeups: AtomicU64::new(0),

@@ -260,14 +260,17 @@ impl Shared {
             .chain(self.port_fds())
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
+        let hangup = fds.len();
+        fds.push(self.hangup.watched());
         let slept = blocked.poll(&mut fds, timeout, allowed);
         self.source_deadline.store(0, Ordering::SeqCst);
         let ready = |fd: &&PollFd<'_>| !fd.revents().is_empty();
         // If one is the program's, the next pass says so. The first two are drained by calls that
         // reach nothing else.
-        let sockets = fds[2..].iter().filter(ready).map(AsFd::as_fd);
+        let sockets = fds[2..hangup].iter().filter(ready).map(AsFd::as_fd);
+        self.descriptors.heed_hangup(&fds[hangup]);
         self.descriptors.look_after_sleep(clock::now(), sockets);
-        self.note_errors(&fds[2..]);
+        self.note_errors(&fds[2..hangup]);
         if !fds[1].revents().is_empty() {
             self.descriptors.heed(self.doorbell.drain());
         }

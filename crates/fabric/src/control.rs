@@ -91,8 +91,9 @@ type Reply = (Header, Vec<u8>, Vec<OwnedFd>);
 /// other, so what an older one got is told before.
 const TIMED_OUT_MAX: usize = 64;
 
-/// A reply to a call that had timed out, and was granted all the same: the caller has not what it
-/// names, and the broker keeps that for it until it is given back.
+/// A reply to a call that had timed out, or that lost its descriptors on the way, and was granted
+/// all the same: the caller has not what it names, and the broker keeps that for it until it is
+/// given back.
 #[derive(Debug)]
 pub struct LateReply {
     /// The service that was called.
@@ -103,7 +104,7 @@ pub struct LateReply {
     pub request: Vec<u8>,
     /// What the method answers, to be decoded by the client of the service.
     pub body: Vec<u8>,
-    /// Descriptors that came with it.
+    /// Descriptors that came with it; none where this process had no room for them.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -117,6 +118,10 @@ pub struct Control {
     /// The calls that have timed out, by request: service, method and body.
     timed_out: BTreeMap<u32, (u16, &'static str, Vec<u8>)>,
     late: Vec<LateReply>,
+    /// Whether somebody waits for the reply to the last request.
+    is_calling: bool,
+    /// That reply, if it has lost its descriptors.
+    incomplete: Option<Reply>,
 }
 
 impl Control {
@@ -128,6 +133,8 @@ impl Control {
             events: VecDeque::new(),
             timed_out: BTreeMap::new(),
             late: Vec::new(),
+            is_calling: false,
+            incomplete: None,
         }
     }
 
@@ -229,7 +236,7 @@ impl Control {
                 fds.into_iter().for_each(std::mem::forget);
                 Err(Malformed::Descriptors.into())
             }
-            Received::Incomplete(header) => self.accept_incomplete(&header),
+            Received::Incomplete(header, body) => self.accept_incomplete(header, body),
             Received::Message(header, body, fds) => match header.kind {
                 Kind::Reply => Ok(Some((header, body, fds))),
                 Kind::Event => {
@@ -249,13 +256,18 @@ impl Control {
         }
     }
 
-    /// A message came without its descriptors. A call fails for that; of an event nobody knows
-    /// what it was about, so that only a new attachment helps.
-    fn accept_incomplete(&mut self, header: &Header) -> Result<Option<Reply>> {
-        if header.kind == Kind::Reply && header.request != self.last_request {
+    /// A message came without its descriptors. A call fails for that, and what it got is given back
+    /// as what comes too late; of an event nobody knows what it was about, so that only a new
+    /// attachment helps.
+    fn accept_incomplete(&mut self, header: Header, body: Vec<u8>) -> Result<Option<Reply>> {
+        let is_reply = header.kind == Kind::Reply;
+        let awaited = self.is_calling && header.request == self.last_request;
+        if is_reply && !awaited {
+            self.note_late((header, body, Vec::new()));
             return Ok(None);
         }
-        self.gone = header.kind != Kind::Reply;
+        self.gone = !is_reply;
+        self.incomplete = is_reply.then(|| (header, body, Vec::new()));
         Err(Error::System {
             what: "receive descriptors from the broker",
             errno: Errno::MFILE,
@@ -366,11 +378,17 @@ impl Call for Control {
         let by = Instant::now() + CALL_TIMEOUT;
         self.transmit(&header.encode(&body), fds, by)?;
         causeway_fault::point("call.sent");
+        self.is_calling = true;
         // It takes the broker a while: looking before would be a system call for nothing.
         let waited = wait_readable(&self.channel, by).map_err(|_| Error::Timeout);
         let outcome = waited.and_then(|()| self.await_reply(by));
-        if matches!(outcome, Err(Error::Timeout)) {
+        self.is_calling = false;
+        let incomplete = self.incomplete.take();
+        if matches!(outcome, Err(Error::Timeout)) || incomplete.is_some() {
             self.note_timed_out(service, method.name, body);
+        }
+        if let Some(reply) = incomplete {
+            self.note_late(reply);
         }
         let (reply, body, fds) = outcome?;
         causeway_fault::point("call.answered");
@@ -458,6 +476,34 @@ mod tests {
         say(&broker, Kind::Reply, 3, Errno::PERM.raw_os_error(), &[]);
         assert!(matches!(status(&mut control), Err(Error::Refused { .. })));
         assert!(control.take_late().is_empty());
+    }
+
+    /// A reply that has lost its descriptors.
+    fn robbed(control: &mut Control, request: u32) -> Result<Option<Reply>> {
+        let header = Header {
+            kind: Kind::Reply,
+            service: SERVICE,
+            method: 1,
+            request,
+            status: 0,
+            fds: 1,
+        };
+        control.accept(Received::Incomplete(header, b"what it got".to_vec()))
+    }
+
+    #[test]
+    fn what_comes_late_is_told_though_its_descriptors_were_lost() {
+        let (mut control, broker) = pair();
+        assert!(matches!(status(&mut control), Err(Error::Timeout)));
+        // Nobody waits for it, whether another call was made since or not.
+        assert!(matches!(robbed(&mut control, 1), Ok(None)));
+        let late = control.take_late().pop().unwrap();
+        assert_eq!((late.method, late.fds.len()), ("status", 0));
+        assert_eq!(late.body, b"what it got");
+        assert!(matches!(robbed(&mut control, 1), Ok(None)), "told once");
+        assert!(matches!(robbed(&mut control, 77), Ok(None)), "nobody's");
+        assert!(control.take_late().is_empty() && !control.is_gone());
+        drop(broker);
     }
 
     #[test]

@@ -139,6 +139,18 @@ impl Error {
         )
     }
 
+    /// Whether what was asked for has an owner that may yet come back to a new broker.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(
+            self,
+            Error::Refused {
+                errno: Errno::AGAIN,
+                ..
+            }
+        )
+    }
+
     /// Wraps an operating system error with what was tried.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(Errno) -> Error {
         move |errno| Error::System { what, errno }

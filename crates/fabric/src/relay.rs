@@ -7,7 +7,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -24,6 +25,9 @@ use crate::sisci::{Cell, Event, Sisci};
 
 /// Number of the method that breaks the connection ([`crate::services::relay`]).
 const ABORT: u16 = METHODS[2].number;
+
+/// How long to wait before a broker is asked again for a daemon that has not come back to it yet.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A pipe to this host's node daemon, for messages.
 #[derive(Debug)]
@@ -69,9 +73,17 @@ impl Relayed {
     pub fn open(node: u32) -> Result<Option<Arc<Relayed>>> {
         let sisci = Sisci::open_as(None, Some(node))?;
         let by = Instant::now() + CALL_TIMEOUT;
-        let connected = match sisci.connect_interrupt(node, RELAY_NUMBER, true, false) {
+        let connected = loop {
+            let connected = sisci.connect_interrupt(node, RELAY_NUMBER, true, false);
+            let absent = connected.as_ref().is_err_and(Error::is_absence);
+            if !absent || Instant::now() >= by {
+                break connected;
+            }
+            thread::sleep(ASK_AGAIN);
+        };
+        let connected = match connected {
             Err(Error::Refused {
-                errno: Errno::NOENT | Errno::CONNREFUSED | Errno::HOSTUNREACH,
+                errno: Errno::NOENT | Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::AGAIN,
                 ..
             }) => return Ok(None),
             connected => connected?,

@@ -191,7 +191,9 @@ impl Stream {
     }
 
     /// Takes bytes from the socket, until there are as many as `whole` at most: so what has come is
-    /// never more than one message. False at the stream's end.
+    /// never more than one message. False at the stream's end. What it takes of the stack is not to
+    /// be taken where the broker is asked by a socket, by threads whose stacks are small.
+    #[inline(never)]
     fn take_up_to(&self, bytes: &mut Vec<u8>, whole: usize) -> Result<bool, Errno> {
         let mut portion = [0; PORTION];
         let room = whole.saturating_sub(bytes.len()).min(PORTION);

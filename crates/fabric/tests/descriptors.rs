@@ -53,7 +53,7 @@ fn descriptors_that_do_not_fit_are_no_breach_of_the_protocol() {
     let file = File::open("/dev/null").unwrap();
     let three = [file.as_fd(); 3];
     match reply(3, &three) {
-        Received::Incomplete(header) => assert_eq!((header.request, header.fds), (7, 3)),
+        Received::Incomplete(header, _) => assert_eq!((header.request, header.fds), (7, 3)),
         other => panic!("{other:?}"),
     }
     // More than the header says is one.

@@ -238,7 +238,7 @@ impl Looks {
     #[must_use]
     pub fn begin<'a>(&'a self, lookers: &'a Lookers) -> Wait<'a> {
         let begun = Instant::now();
-        let most = (setting() == Some(true))
+        let most = (setting() != Some(false))
             .then(|| self.policy.lock())
             .and_then(|policy| policy.may_look(begun).then(|| policy.most()));
         let looks = most.is_some() && lookers.enter(processors());

@@ -137,10 +137,14 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// The owner of what is asked for may yet come back to a new broker. Programs do not see it
+/// ([`crate::absent`]).
+pub(crate) const ABSENT: Error = Error::REMOTE_BUSY;
+
 /// What a failure of the broker's is to programs.
 pub(crate) fn from_fabric(error: &FabricError) -> Error {
     match error {
-        FabricError::Refused { errno, .. } => match *errno {
+        FabricError::Refused { errno, method } => match *errno {
             Errno::HOSTUNREACH => Error::NO_SUCH_NODEID,
             Errno::NOENT => Error::NO_SUCH_SEGMENT,
             Errno::CONNREFUSED => Error::CONNECTION_REFUSED,
@@ -153,7 +157,8 @@ pub(crate) fn from_fabric(error: &FabricError) -> Error {
             Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::NOMEM => {
                 Error::NOSPC
             }
-            Errno::AGAIN => Error::NOT_CONNECTED,
+            Errno::AGAIN if *method == "fetch_connection" => Error::NOT_CONNECTED,
+            Errno::AGAIN => ABSENT,
             Errno::OPNOTSUPP | Errno::FBIG => Error::NOT_SUPPORTED,
             Errno::PROTO | Errno::PROTONOSUPPORT => Error::INCONSISTENT_VERSIONS,
             _ => Error::SYSTEM,

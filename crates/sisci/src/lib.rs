@@ -18,6 +18,7 @@
 //! events, the first callback one that makes callbacks, the first transfer one that copies. All
 //! sleep while there is nothing to do.
 
+mod absent;
 mod blocks;
 mod broadcast;
 mod callbacks;

@@ -11,6 +11,7 @@ use causeway_fabric::sisci::{LocalSegment as Granted, Sisci};
 use causeway_memory::{Moved, Mover, Store, Unmovable};
 use parking_lot::Mutex;
 
+use crate::absent::until_back;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::events::Events;
@@ -125,7 +126,7 @@ impl LocalSegment {
         library: &'static Library,
         descriptor: &Arc<Descriptor>,
         options: LocalOptions,
-        callback: Option<LocalCallback>,
+        mut callback: Option<LocalCallback>,
     ) -> Result<Handle<LocalSegment>> {
         if options.size == 0 {
             return Err(Error::SIZE_ALIGNMENT);
@@ -145,32 +146,34 @@ impl LocalSegment {
             } = options;
             sisci.create_segment(id, size as u64, backing, private)
         };
-        LocalSegment::add(library, descriptor, &sisci, callback, make)
+        LocalSegment::add(library, descriptor, &sisci, &mut callback, make)
     }
 
     /// Attaches to one that another process of the node shares.
     ///
     /// # Errors
-    /// `NO_SUCH_SEGMENT`, `ACCESS` if it is not shared.
+    /// `NO_SUCH_SEGMENT`, `ACCESS` if it is not shared; `TIMEOUT` as [`until_back`].
     pub fn attach(
         library: &'static Library,
         descriptor: &Arc<Descriptor>,
         id: u32,
-        callback: Option<LocalCallback>,
+        mut callback: Option<LocalCallback>,
     ) -> Result<Handle<LocalSegment>> {
         let sisci = library.fabric()?;
         let make = || {
             let (granted, memory) = sisci.attach_segment(id)?;
             Ok((granted, Some(memory)))
         };
-        LocalSegment::add(library, descriptor, &sisci, callback, make)
+        until_back(None, || {
+            LocalSegment::add(library, descriptor, &sisci, &mut callback, make)
+        })
     }
 
     fn add(
         library: &'static Library,
         descriptor: &Arc<Descriptor>,
         sisci: &Arc<Sisci>,
-        callback: Option<LocalCallback>,
+        callback: &mut Option<LocalCallback>,
         make: impl FnOnce() -> causeway_fabric::Result<(Granted, Option<OwnedFd>)>,
     ) -> Result<Handle<LocalSegment>> {
         let user = descriptor.enter()?;
@@ -195,7 +198,7 @@ impl LocalSegment {
                 lost: AtomicBool::new(false),
                 sisci: sisci.clone(),
                 events: Events::default(),
-                callback,
+                callback: callback.take(),
                 cancelled: AtomicBool::new(false),
                 uses: Uses::default(),
                 descriptor: descriptor.clone(),

@@ -14,6 +14,7 @@ use causeway_fabric::services::sisci::{
 use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::absent::until_back;
 use crate::broadcast::Broadcast;
 use crate::constants::SCI_LOCAL_HOST;
 use crate::descriptor::Descriptor;
@@ -173,7 +174,8 @@ impl RemoteSegment {
     /// Connects, or begins to.
     ///
     /// # Errors
-    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_SEGMENT`, `CONNECTION_REFUSED`.
+    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_SEGMENT`, `CONNECTION_REFUSED`; `TIMEOUT` as
+    /// [`until_back`].
     pub fn connect(
         library: &'static Library,
         descriptor: &Arc<Descriptor>,
@@ -194,13 +196,14 @@ impl RemoteSegment {
         let sisci = library.fabric()?;
         let mut callback = callback;
         let here = Via::Here(sisci.clone());
-        let mut made = Self::connect_by(library, descriptor, &here, options, &mut callback);
-        if made == Err(Error::NO_SUCH_NODEID) && !options.group {
-            made = library.peers.find(&sisci, options.node).and_then(|peer| {
-                let there = Via::There(peer);
-                Self::connect_by(library, descriptor, &there, options, &mut callback)
-            });
-        }
+        let made = until_back(options.deadline, || {
+            let made = Self::connect_by(library, descriptor, &here, options, &mut callback);
+            if made != Err(Error::NO_SUCH_NODEID) || options.group {
+                return made;
+            }
+            let there = Via::There(library.peers.find(&sisci, options.node)?);
+            Self::connect_by(library, descriptor, &there, options, &mut callback)
+        });
         made.map_err(|error| refused(error, options.deadline))
     }
 

@@ -14,6 +14,7 @@ use causeway_shm::{Doorbell, Segment, Trigger, TriggerError};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::absent::until_back;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
@@ -75,7 +76,7 @@ impl<K: Kind> RemoteInterrupt<K> {
     /// Connects to an interrupt of a node.
     ///
     /// # Errors
-    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_INTNO`.
+    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_INTNO`; `TIMEOUT` as [`until_back`].
     pub fn connect(
         library: &'static Library,
         descriptor: &Descriptor,
@@ -84,12 +85,14 @@ impl<K: Kind> RemoteInterrupt<K> {
     ) -> Result<Handle<RemoteInterrupt<K>>> {
         let node = node_meant(library, node)?;
         let sisci = library.fabric()?;
-        let mut made = Self::connect_here(library, descriptor, &sisci, (node, interrupt));
-        if made.as_ref().err() == Some(&Error::NO_SUCH_NODEID) {
-            made = library.peers.find(&sisci, node).and_then(|peer| {
-                Self::connect_there(library, descriptor, &peer, (node, interrupt))
-            });
-        }
+        let made = until_back(deadline, || {
+            let made = Self::connect_here(library, descriptor, &sisci, (node, interrupt));
+            if made.as_ref().err() != Some(&Error::NO_SUCH_NODEID) {
+                return made;
+            }
+            let peer = library.peers.find(&sisci, node)?;
+            Self::connect_there(library, descriptor, &peer, (node, interrupt))
+        });
         let (handle, connected) = made.map_err(|error| refused(error, deadline))?;
         if !connected {
             // Removed in between, or there are no descriptors left.

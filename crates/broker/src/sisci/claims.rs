@@ -212,6 +212,13 @@ impl Claims {
         self.reserved.contains(&claim)
     }
 
+    /// Whether something of a node's is kept for a session that may come back.
+    pub(super) fn expects(&self, tenant: TenantId, node: u32) -> bool {
+        let of_node = |claim: &Key| (claim.tenant, claim.node) == (tenant, node);
+        let mut kept = self.reserved.iter();
+        kept.any(|claim| claim.kind != GROUP && of_node(claim))
+    }
+
     /// Whether a session that comes back with this name may have it: it is free, or was the
     /// session's.
     pub(super) fn may_return(&self, claim: Key, name: u64, who: Claimant) -> bool {

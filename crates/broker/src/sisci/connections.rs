@@ -8,6 +8,7 @@ use causeway_fabric::services::sisci::{
 };
 use rustix::io::Errno;
 
+use super::claims::Key;
 use super::segments::{End, Holder, Place};
 use super::{
     CONNECTIONS_PER_SEGMENT_MAX, CONNECTIONS_PER_SESSION_MAX, Connection, ConnectionState, Context,
@@ -33,7 +34,7 @@ impl Tables {
         self.check_node(tenant, request)?;
         let segment = match self.find_available(tenant, request) {
             Ok(segment) => Some(segment),
-            Err(Errno::NOENT | Errno::CONNREFUSED) if request.wait => None,
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN) if request.wait => None,
             Err(errno) => return Err(errno),
         };
         let handle = self.own(session)?.new_handle();
@@ -68,7 +69,7 @@ impl Tables {
     }
 
     /// The segment that a request means, if it takes connections. A member of a group can be
-    /// named as a segment of its node, too.
+    /// named as a segment of its node, too. `EAGAIN` for one whose owner may yet come back.
     fn find_available(
         &self,
         tenant: TenantId,
@@ -82,12 +83,26 @@ impl Tables {
             true => of_group,
             false => of_node.or(of_group),
         }
-        .ok_or(Errno::NOENT)?;
+        .ok_or_else(|| self.absence(tenant, request))?;
         let segment = self.segments.get(&name).ok_or(Errno::NOENT)?;
         match segment.state() {
             SegmentState::Available => Ok(name),
             SegmentState::Unavailable => Err(Errno::CONNREFUSED),
             SegmentState::Created | SegmentState::Prepared => Err(Errno::NOENT),
+        }
+    }
+
+    /// Why a segment is unknown: `EAGAIN` if the broker before knew it, or a group of which more
+    /// members than those here may come back.
+    fn absence(&self, tenant: TenantId, request: &ConnectSegmentRequest) -> Errno {
+        let group = Place::Group(request.id);
+        let reserved = |place| self.claims.is_reserved(Key::place(tenant, place));
+        let of_node = !request.group && reserved(Place::Node(request.node, request.id));
+        let incomplete =
+            self.places.contains_key(&(tenant, group)) && self.claims.next_expiry().is_some();
+        match of_node || reserved(group) || incomplete {
+            true => Errno::AGAIN,
+            false => Errno::NOENT,
         }
     }
 

@@ -223,7 +223,8 @@ impl Tables {
         }
     }
 
-    /// Connects to an interrupt, or begins to wait for it.
+    /// Connects to an interrupt, or begins to wait for it. `EAGAIN` for one whose owner may yet
+    /// come back.
     pub(super) fn connect_interrupt(
         &mut self,
         session: SessionId,
@@ -242,7 +243,8 @@ impl Tables {
         }
         let owners = self.numbers.get(&key).cloned().unwrap_or_default();
         if owners.is_empty() && !request.wait {
-            return Err(Errno::NOENT);
+            let reserved = self.claims.is_reserved(Key::number(key));
+            return Err(if reserved { Errno::AGAIN } else { Errno::NOENT });
         }
         let handle = self.own(session)?.new_handle();
         self.listen(session, handle, request)?;

@@ -321,13 +321,16 @@ impl Tables {
     }
 
     /// Whether a node is on this host, as far as a tenant can tell: one of its sessions is part of
-    /// it, other than for a process of another host, or has one of its addresses.
+    /// it, other than for a process of another host, or has one of its addresses. Sessions of the
+    /// broker before that may yet come back count.
     pub fn is_here(&self, tenant: TenantId, node: u32) -> bool {
         let shows = |own: &Holdings| {
             let is_member = own.node == node && own.elsewhere.is_none();
             own.tenant == tenant && (is_member || own.here.contains(&node))
         };
-        self.nodes.is_always_here(tenant, node) || self.holdings.values().any(shows)
+        self.nodes.is_always_here(tenant, node)
+            || self.holdings.values().any(shows)
+            || self.claims.expects(tenant, node)
     }
 }
 

@@ -452,7 +452,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Makes the caller one of the holders of a shared segment of its node.
+    /// Makes the caller one of the holders of a shared segment of its node. `EAGAIN` for one whose
+    /// holders may yet come back.
     pub(super) fn attach_segment(
         &mut self,
         session: SessionId,
@@ -460,7 +461,10 @@ impl Tables {
     ) -> Result<(LocalSegmentReply, Option<OwnedFd>), Errno> {
         let own = self.own(session)?;
         let place = (own.tenant, Place::Node(own.node, id));
-        let name = *self.places.get(&place).ok_or(Errno::NOENT)?;
+        let name = *self.places.get(&place).ok_or_else(|| {
+            let reserved = self.claims.is_reserved(Key::place(place.0, place.1));
+            if reserved { Errno::AGAIN } else { Errno::NOENT }
+        })?;
         let segment = self.segments.get(&name).ok_or(Errno::NOENT)?;
         if !segment.shared {
             return Err(Errno::ACCESS);

@@ -479,3 +479,74 @@ fn a_replica_is_emptied_in_parts_before_its_next_holder_gets_it() {
     let mut segments = world.tables.segments.values();
     assert!(segments.all(|segment| segment.emptying.is_empty()));
 }
+
+#[test]
+fn what_the_broker_before_knew_is_absent_until_its_owner_is_back_or_given_up() {
+    let made = tempfile::tempdir().unwrap();
+    let mut world = World::new();
+    let tenants = [world.tenant.clone()];
+    let [caller] = sessions(&mut world);
+    let owner = claims::Owner::ANYBODY;
+    let segment = |node, id| claims::Key::place(0, Place::Node(node, id));
+    let bell = IntKey {
+        tenant: 0,
+        node: 12,
+        data: false,
+        number: 5,
+    };
+    let mut before = Claims::load(made.path(), &tenants);
+    before.enter(segment(12, 1), 70, owner);
+    before.enter(claims::Key::place(0, Place::Group(3)), 71, owner);
+    before.enter(claims::Key::number(bell), 0, owner);
+    // As if it were killed.
+    std::mem::forget(before);
+    world.tables.claims = Claims::load(made.path(), &tenants);
+    let mut ask = |(node, id, group), wait| {
+        let mut context = Context {
+            members: &mut world.members,
+            outbox: &mut world.outbox,
+        };
+        let request = ConnectSegmentRequest {
+            node,
+            id,
+            group,
+            wait,
+        };
+        let made = world.tables.connect_segment(caller, &request, &mut context);
+        let segment = made.map(|made| made.ready);
+        let request = ConnectInterruptRequest {
+            node,
+            number: id + 4,
+            data: group,
+            wait: false,
+        };
+        let bell = world.tables.connect_interrupt(caller, &request);
+        (segment, bell.map(|made| made.ready))
+    };
+    let absent = (Err(Errno::AGAIN), Err(Errno::AGAIN));
+    assert_eq!(ask((12, 1, false), false), absent);
+    assert_eq!(ask((12, 3, true), false).0, Err(Errno::AGAIN));
+    assert_eq!(ask((12, 1, false), true).0, Ok(false), "it waits");
+    let unknown = (Err(Errno::NOENT), Err(Errno::NOENT));
+    assert_eq!(ask((12, 2, false), false), unknown);
+    let nowhere = (Err(Errno::HOSTUNREACH), Err(Errno::HOSTUNREACH));
+    assert_eq!(ask((16, 1, false), false), nowhere);
+    world
+        .tables
+        .claims
+        .enter(claims::Key::number(bell), 0, owner);
+    let end = world.tables.next_expiry().unwrap();
+    world.tables.claims.expire(end);
+    let mut context = Context {
+        members: &mut world.members,
+        outbox: &mut world.outbox,
+    };
+    let request = ConnectSegmentRequest {
+        node: 12,
+        id: 1,
+        group: false,
+        wait: false,
+    };
+    let made = world.tables.connect_segment(caller, &request, &mut context);
+    assert_eq!(made.map(|made| made.ready), Err(Errno::HOSTUNREACH));
+}

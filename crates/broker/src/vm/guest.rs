@@ -488,7 +488,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
                 Ok(grants) => (grants, header.encode(&body)),
                 Err(errno) => (Vec::new(), refusal(header, errno)),
             },
-            Ok(Received::Incomplete(header)) if header.kind == Kind::Reply => {
+            Ok(Received::Incomplete(header, _)) if header.kind == Kind::Reply => {
                 (Vec::new(), refusal(header, Errno::MFILE))
             }
             _ => {

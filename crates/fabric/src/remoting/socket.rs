@@ -27,8 +27,8 @@ pub enum Received {
     /// the caller. With the header of their message, if it is one.
     Foreign(Option<Header>, Vec<OwnedFd>),
     /// A message that lost descriptors: this process, or the system, has as many open as it may
-    /// (`RLIMIT_NOFILE`, `fs.file-max`). Those that still came are closed already.
-    Incomplete(Header),
+    /// (`RLIMIT_NOFILE`, `fs.file-max`). Those that still came are closed already. Header and body.
+    Incomplete(Header, Vec<u8>),
     /// The other side closed the socket.
     Closed,
 }
@@ -137,7 +137,7 @@ fn incomplete(bytes: &[u8], came: usize) -> Received {
         Ok((header, _)) if usize::from(header.fds) <= came => {
             Received::Malformed(Malformed::Descriptors)
         }
-        Ok((header, _)) => Received::Incomplete(header),
+        Ok((header, body)) => Received::Incomplete(header, body.to_vec()),
     }
 }
 

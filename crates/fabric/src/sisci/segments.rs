@@ -184,7 +184,8 @@ impl Sisci {
     /// Attaches to a shared segment of this node. It is a local segment then.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `ENOENT` if there is none, `EACCES` if it is not shared.
+    /// [`Error::Refused`]: `ENOENT` if there is none, `EACCES` if it is not shared; `EAGAIN`
+    /// as [`Sisci::connect_segment`].
     pub fn attach_segment(&self, id: u32) -> Result<(LocalSegment, OwnedFd)> {
         self.session.call(|control, registry| {
             let request = AttachSegmentRequest { id };
@@ -205,7 +206,8 @@ impl Sisci {
     ///
     /// # Errors
     /// [`Error::Refused`]: `EHOSTUNREACH` if there is no such node, `ENOENT` if it has no such
-    /// segment, or one that was never available; `ECONNREFUSED` if it was, and is not.
+    /// segment, or one that was never available; `ECONNREFUSED` if it was, and is not; `EAGAIN` if
+    /// the broker before this one knew it, and its owner may yet come back.
     pub fn connect_segment(
         &self,
         node: u32,

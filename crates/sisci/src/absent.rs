@@ -1,0 +1,66 @@
+//! Owners that have not yet come back to a broker that has just begun.
+//!
+//! The broker knows from the one before it what there was, and answers `EAGAIN` to those who ask
+//! for it until its owner is back, or until the time in which owners may come back is over.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use causeway_fabric::limits::{CALL_TIMEOUT, RESTORE_GRACE};
+
+use crate::error::{ABSENT, Error, Result};
+
+/// How long to wait before the broker is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+/// Who waits for ever waits for two brokers: one that ends may be followed by another.
+const PATIENCE_MAX: Duration = RESTORE_GRACE.saturating_mul(2);
+
+/// Asks until the owner is there or is given up by the broker, beyond the deadline as long as any
+/// call may take that waits for a broker.
+///
+/// # Errors
+/// As `ask`; `TIMEOUT` if that is over first, and the owner may come back yet.
+pub(crate) fn until_back<T>(
+    deadline: Option<Instant>,
+    mut ask: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let begun = Instant::now();
+    let longest = begun + PATIENCE_MAX;
+    let end = deadline.map_or(longest, |by| by.max(begun + CALL_TIMEOUT).min(longest));
+    until(end, &mut ask)
+}
+
+fn until<T>(end: Instant, ask: &mut impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        let answer = ask();
+        if answer.as_ref().err() != Some(&ABSENT) {
+            return answer;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::TIMEOUT);
+        }
+        thread::sleep(left.min(ASK_AGAIN));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_absent_is_asked_for_until_there_is_an_answer_or_the_time_is_over() {
+        let mut answers = [Err(ABSENT), Err(ABSENT), Ok(7)].into_iter();
+        let short = Some(Instant::now());
+        assert_eq!(until_back(short, || answers.next().unwrap()), Ok(7));
+        let mut answers = [Err(ABSENT), Err(Error::NO_SUCH_SEGMENT)].into_iter();
+        let given_up = until_back::<()>(None, || answers.next().unwrap());
+        assert_eq!(given_up, Err(Error::NO_SUCH_SEGMENT));
+        let mut asked = 0;
+        let late = until::<()>(Instant::now(), &mut || {
+            asked += 1;
+            Err(ABSENT)
+        });
+        assert_eq!((late, asked), (Err(Error::TIMEOUT), 1));
+    }
+}
