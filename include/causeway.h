@@ -220,6 +220,9 @@ int cw_block_map(cw_block *block, enum cw_access access, void **address);
  * ..._consistent(); if it unlocks without, the lock is not recoverable from then on. A process that
  * is stopped is alive: its locks stay its own.
  *
+ * A call for a lock is an access to its block: once that is freed, or the right to write to it is
+ * taken back, it faults like any other, also in a thread that waits already.
+ *
  * -EINVAL           there is no such object at this offset
  * -EACCES           the block was not opened for writing
  * -EBUSY            ..._try...: it can't be had now
@@ -328,7 +331,7 @@ typedef void (*cw_dma_callback)(uint64_t transfer, enum cw_transfer_state state,
  * cw_dma_wait() has told a final state, or the callback, if there is one, has returned. -EXDEV if
  * neither buffer is this node's, -EINVAL for a range outside of its buffer, -ENOENT if a buffer or
  * its node has gone, -EACCES, -EAGAIN with too many transfers (CW_TRANSFERS_MAX). The callback may
- * come before the call returns. */
+ * come before the call returns. Within one buffer the ranges may overlap, as with memmove(3). */
 int cw_dma_transfer(cw_dma *dma, cw_buffer *target, uint64_t to, cw_buffer *source, uint64_t from,
 		    uint64_t size, cw_dma_callback callback, void *argument, uint64_t *transfer);
 

@@ -74,6 +74,29 @@ static void parts(char **w)
 	printf("ok %d %" PRIu64 "\n", result, own[8]);
 }
 
+/* Moves all but some bytes of a buffer within it, up and down: how many bytes are wrong. */
+static void overlap(char **w)
+{
+	cw_buffer *buffer = slot_of(w[1])->buffer;
+	unsigned char *bytes = cw_buffer_address(buffer);
+	uint64_t id, size = cw_buffer_size(buffer), shift = 4104, moved = size - shift;
+	unsigned char *model = malloc(size);
+	int result = 0, wrong = 0;
+	for (uint64_t i = 0; i < size; i++)
+		model[i] = bytes[i] = i * 7 + i / 251;
+	for (int up = 1; up >= 0 && result == 0; up--) {
+		uint64_t from = up ? 0 : shift, to = up ? shift : 0;
+		result = cw_dma_transfer(dma, buffer, to, buffer, from, moved, NULL, NULL, &id);
+		if (result == 0 && cw_dma_wait(dma, id, -1) != CW_DONE)
+			result = -EBADMSG;
+		memmove(model + to, model + from, moved);
+		for (uint64_t i = 0; i < size; i++)
+			wrong += bytes[i] != model[i];
+	}
+	free(model);
+	answer(result ? result : wrong);
+}
+
 /* Objects by their numbers: whether each buffer of the cluster is found by its own. */
 static int objects(void)
 {
@@ -103,6 +126,8 @@ int dma_calls(char **w)
 		burst(w);
 	else if (!strcmp(w[0], "parts"))
 		parts(w);
+	else if (!strcmp(w[0], "overlap"))
+		overlap(w);
 	else if (!strcmp(w[0], "objects"))
 		answer(objects());
 	else

@@ -39,6 +39,12 @@ def parts(stage):
     expect("state and word", here.do("parts", remote, own), ["1", "77"])
 
 
+def overlap(stage):
+    """Within one buffer, bytes move up and down as by memmove(3), from its first transfer on."""
+    here, _, own, *_ = cluster(stage, LARGE)
+    expect("wrong bytes", here.number("overlap", own), 0)
+
+
 def objects(stage):
     """Buffers and nodes are found by their numbers, by each node."""
     here, there, *_ = cluster(stage, SMALL)
@@ -96,4 +102,4 @@ def huge(stage):
     wait_until("what has arrived", lambda: here.number("read", remote, 0) == 9)
 
 
-TESTS = (outstanding, parts, objects, aborts, deaths, huge)
+TESTS = (outstanding, parts, overlap, objects, aborts, deaths, huge)

@@ -324,6 +324,36 @@ static void memory_that_is_gone(void)
 	join(&peer);
 }
 
+#define LARGE (128 * PAGE)
+#define MOVED (LARGE - PAGE - 8)
+
+/* Blocks within one map are copied as memmove does. */
+static void blocks_that_overlap(void)
+{
+	struct peer peer;
+	sci_block_transfer_t block;
+	static unsigned char model[LARGE];
+	const unsigned int ways[][2] = {{8, PAGE}, {PAGE, 8}};
+
+	set_up(&peer, LARGE);
+	for (unsigned int i = 0; i < LARGE; i++)
+		model[i] = (unsigned char)(i * 7 + i / 251);
+	DO(SCIMemCpy, NULL, model, there, 0, LARGE, NO_FLAGS);
+	for (int i = 0; i < 2; i++) {
+		unsigned int from = ways[i][0], to = ways[i][1];
+
+		DO(SCITransferBlock, there, from, there, to, MOVED, NO_FLAGS);
+		memmove(model + to, model + from, MOVED);
+		EXPECT(memcmp((void *)memory, model, LARGE) == 0);
+		DO(SCITransferBlockAsync, ASYNC(there, from, there, to, MOVED, NO_FLAGS));
+		DO(SCIWaitForBlockTransfer, block, LONG_MS, NO_FLAGS);
+		memmove(model + to, model + from, MOVED);
+		EXPECT(memcmp((void *)memory, model, LARGE) == 0);
+	}
+	say(&peer, 0);
+	join(&peer);
+}
+
 #define CANCELLATIONS 400
 
 /* Copies without end, and can be cancelled anywhere. */
@@ -375,6 +405,7 @@ int main(void)
 				no_string_instruction_where_it_is_slow},
 		{"copies: threads are cancelled", threads_are_cancelled},
 		{"copies: memory that is gone", memory_that_is_gone},
+		{"copies: blocks that overlap", blocks_that_overlap},
 	};
 
 	return run_tests(tests, COUNT(tests));

@@ -323,6 +323,52 @@ static void transfers(void)
 	end(peers);
 }
 
+/* More than the library copies at a time, and less than all of it. */
+#define LARGE (256 * PAGE)
+#define MOVED (LARGE - 3 * PAGE - 8)
+
+/* Blocks within the group's map are copied as memmove does. */
+static void blocks_that_overlap(void)
+{
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment;
+	sci_remote_segment_t remote;
+	sci_map_t own_map, map;
+	sci_block_transfer_t block;
+	sci_error_t error;
+	static unsigned char model[LARGE];
+	unsigned char *own;
+
+	DO(SCICreateSegment, sd, &segment, GROUP, LARGE, NOBODY, SCI_FLAG_BROADCAST);
+	DO(SCIPrepareSegment, segment, ADAPTER, SCI_FLAG_BROADCAST);
+	own = (unsigned char *)SCIMapLocalSegment(segment, &own_map, 0, LARGE, NULL, NO_FLAGS,
+			&error);
+	EXPECT(error == SCI_ERR_OK);
+	DO(SCISetSegmentAvailable, segment, ADAPTER, NO_FLAGS);
+	DO(SCIConnectSegment, sd, &remote, ALL, GROUP, ADAPTER, NOBODY, LONG_MS,
+			SCI_FLAG_BROADCAST);
+	SCIMapRemoteSegment(remote, &map, 0, LARGE, NULL, SCI_FLAG_BROADCAST, &error);
+	EXPECT(error == SCI_ERR_OK);
+	for (unsigned int i = 0; i < LARGE; i++)
+		model[i] = (unsigned char)(i * 7 + i / 251);
+	DO(SCIMemCpy, NULL, model, map, 0, LARGE, NO_FLAGS);
+	DO(SCITransferBlock, map, 4, map, 3 * PAGE, MOVED, NO_FLAGS);
+	memmove(model + 3 * PAGE, model + 4, MOVED);
+	EXPECT(memcmp(own, model, LARGE) == 0);
+	DO(SCITransferBlock, map, 3 * PAGE, map, 4, MOVED, NO_FLAGS);
+	memmove(model + 4, model + 3 * PAGE, MOVED);
+	EXPECT(memcmp(own, model, LARGE) == 0);
+	DO(SCITransferBlockAsync, map, 0, map, PAGE, MOVED, &block, NOBODY, NO_FLAGS);
+	DO(SCIWaitForBlockTransfer, block, LONG_MS, NO_FLAGS);
+	memmove(model + PAGE, model, MOVED);
+	EXPECT(memcmp(own, model, LARGE) == 0);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	DO(SCIUnmapSegment, own_map, NO_FLAGS);
+	DO(SCIRemoveSegment, segment, NO_FLAGS);
+	DO(SCIClose, sd, NO_FLAGS);
+}
+
 static void requests(void)
 {
 	struct peer peers[PEERS];
@@ -398,6 +444,7 @@ int main(void)
 		{"replicas: each member's memory is its own", own_memory},
 		{"replicas: stores of every width", stores},
 		{"replicas: DMA to all", transfers},
+		{"replicas: blocks that overlap", blocks_that_overlap},
 		{"replicas: a key-value store loses no request", requests},
 		{"replicas: writers at once, each in its order", writers_at_once},
 		{"replicas: members come and go", members_come_and_go},

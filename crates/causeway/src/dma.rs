@@ -242,8 +242,10 @@ impl Inner {
             if !known(piece.source) || !known(piece.target) {
                 return Err(unknown("start a transfer"));
             }
-            let source = piece.source.part(Access::Read, piece.from, piece.len)?;
+            // First the one that is written to: if both are one buffer its mapping is then the
+            // source's as well, and the engine sees what overlaps.
             let target = piece.target.part(Access::Write, piece.to, piece.len)?;
+            let source = piece.source.part(Access::Read, piece.from, piece.len)?;
             descriptors.push(Descriptor {
                 src: source.1,
                 dst: target.1,

@@ -22,7 +22,8 @@ const SHARERS: u32 = 2;
 /// Bytes of the shortest transfer that is shared.
 const SHARED_MIN: usize = 4 * CHUNK;
 
-/// A place in a transfer: a descriptor, and bytes of it.
+/// A place in a transfer: a descriptor, and how many bytes of it are copied before
+/// ([`Descriptor::part`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct At {
     pub index: usize,
@@ -114,11 +115,9 @@ impl Plan {
             } else {
                 descriptor.len
             };
+            let Descriptor { src, dst, len } = descriptor.part(at.offset, end);
             // SAFETY: as the caller says; memmove allows the ranges to overlap.
-            unsafe {
-                let (src, dst) = (descriptor.src.add(at.offset), descriptor.dst.add(at.offset));
-                copy(src, dst, end - at.offset)?;
-            }
+            unsafe { copy(src, dst, len)? };
             at = At {
                 index: at.index + 1,
                 offset: 0,

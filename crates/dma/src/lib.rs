@@ -59,7 +59,20 @@ pub struct Descriptor {
 impl Descriptor {
     /// Whether some byte is both of the source and of the destination.
     fn overlaps(&self) -> bool {
-        (self.src as usize).abs_diff(self.dst as usize) < self.len
+        self.src.addr().abs_diff(self.dst.addr()) < self.len
+    }
+
+    /// The part that is copied between two places, counted in the order in which parts are copied.
+    /// Where the bytes move up into the source the last are copied first, or the first would cover
+    /// what is still to be copied.
+    fn part(&self, from: usize, to: usize) -> Descriptor {
+        let moves_up = self.dst.addr() > self.src.addr() && self.overlaps();
+        let at = if moves_up { self.len - to } else { from };
+        Descriptor {
+            src: self.src.wrapping_add(at),
+            dst: self.dst.wrapping_add(at),
+            len: to - from,
+        }
     }
 }
 

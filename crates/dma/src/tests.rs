@@ -310,19 +310,38 @@ fn a_shared_transfer_fails_as_a_whole_and_can_be_aborted() {
 
 #[test]
 fn overlapping_memory_is_copied_as_by_memmove() {
-    let mut bytes: Vec<u8> = (0..=255).collect();
-    let src = bytes.as_mut_ptr();
-    // SAFETY: within the vector.
-    let dst = unsafe { src.add(3) };
+    for len in LENGTHS.into_iter().filter(|len| *len > 0) {
+        // By one byte, by a page, and by all but one byte; up and down.
+        for by in [1, 4096.min(len), len - 1] {
+            for (from, to) in [(0, by), (by, 0)] {
+                // The second brings back what the first has moved.
+                overlapping(len, &[(from, to)]);
+                overlapping(len, &[(from, to), (to, from)]);
+            }
+        }
+    }
+}
+
+/// Copies within one buffer, by descriptors one behind another, and compares.
+fn overlapping(len: usize, copies: &[(usize, usize)]) {
+    let mut bytes: Vec<u8> = (0..2 * len).map(|i| (i * 7 + i / 251) as u8).collect();
+    let mut wanted = bytes.clone();
+    let base = bytes.as_mut_ptr();
+    let mut descriptors = Vec::new();
+    for &(from, to) in copies {
+        wanted.copy_within(from..from + len, to);
+        let (src, dst) = (base.wrapping_add(from), base.wrapping_add(to));
+        descriptors.push(Descriptor { src, dst, len });
+    }
     let queue = Queue::new();
     let request = Request {
-        descriptors: vec![Descriptor { src, dst, len: 200 }],
+        descriptors,
         ..Request::default()
     };
     // SAFETY: the vector outlives the wait.
-    let transfer = unsafe { queue.post_waited(request) };
+    let transfer = unsafe { queue.post(request) };
     assert_eq!(transfer.wait(None), State::Done);
-    assert!((0..200).all(|i| bytes[i + 3] == i as u8));
+    assert!(bytes == wanted, "{len} bytes: {copies:?}");
 }
 
 /// Pages of a memfd, mapped.

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::library::Library;
 use crate::map::Map;
+use crate::memory::portions;
 use crate::remote_queue::RemoteQueue;
 use crate::uses::{Use, Uses};
 
@@ -169,11 +170,11 @@ fn copy_far(
     size: usize,
     stop: &AtomicBool,
 ) -> Result<()> {
-    for at in (0..size).step_by(PORTION) {
+    let up = from.moves_up(*from_offset, (to, *to_offset), size);
+    for (at, count) in portions(size, PORTION, up) {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::CANCELLED);
         }
-        let count = PORTION.min(size - at);
         copier((from, from_offset + at), (to, to_offset + at), count, true)?;
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::error::{Error, Result};
 pub use crate::link::Direction;
 use crate::map::Map;
+use crate::memory::portions;
 use crate::stores::drain;
 
 /// Bytes that are on their way from one host to another, where both ends are elsewhere.
@@ -86,8 +87,8 @@ pub fn between(
     }
     let mut portion = vec![0; PORTION.min(len)];
     let memory = portion.as_mut_ptr();
-    for at in (0..len).step_by(PORTION) {
-        let count = PORTION.min(len - at);
+    let up = from.moves_up(from_offset, (to, to_offset), len);
+    for (at, count) in portions(len, PORTION, up) {
         // SAFETY: the portion is as long, and this function's alone.
         unsafe {
             copy(

@@ -140,6 +140,19 @@ impl Map {
         self.window.as_ref()
     }
 
+    /// Whether a copy from here to another map would cover what it has yet to copy, if it began at
+    /// its beginning. Asked of maps that only the library can access.
+    pub(crate) fn moves_up(
+        &self,
+        offset: usize,
+        (to, to_offset): (&Map, usize),
+        len: usize,
+    ) -> bool {
+        let ways = self.window().zip(to.window());
+        let (from, up) = (self.offset + offset, to.offset + to_offset);
+        ways.is_some_and(|(one, other)| one.is(other)) && up > from && up - from < len
+    }
+
     /// Whether the owner of the memory is there.
     #[must_use]
     pub fn is_alive(&self) -> bool {

@@ -175,6 +175,16 @@ pub fn is_inside(offset: usize, len: usize, size: usize) -> bool {
     offset.checked_add(len).is_some_and(|end| end <= size)
 }
 
+/// The portions in which `len` bytes are copied: where each begins, and its length. With `up` the
+/// last comes first, as it must where the bytes move up into the source.
+pub(crate) fn portions(len: usize, most: usize, up: bool) -> impl Iterator<Item = (usize, usize)> {
+    let count = len.div_ceil(most);
+    (0..count).map(move |i| {
+        let at = if up { count - 1 - i } else { i } * most;
+        (at, most.min(len - at))
+    })
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.pid == std::process::id() {

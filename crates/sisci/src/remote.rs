@@ -485,21 +485,26 @@ impl RemoteSegment {
 
 /// Connects, and fetches what the connection leads to, unless it is pending.
 fn establish(library: &Library, via: &Via, options: RemoteOptions) -> Result<(Connection, State)> {
-    let deadline = options.deadline;
     loop {
-        let connection = via.connect(options)?;
+        let mut connection = via.connect(options)?;
         causeway_fault::point("sisci.connected");
         if !connection.ready {
-            return Ok((connection, State::Pending(deadline)));
+            return Ok((connection, State::Pending(options.deadline)));
         }
-        let fetched = via.fetch(library, (connection.connection, options.id));
-        match fetched {
+        match via.fetch(library, (connection.connection, options.id)) {
             Ok(state) => return Ok((connection, state)),
+            // Another broker has come in between, and the segment is not there again yet.
+            Err(Error::NOT_CONNECTED) if options.asynchronous => {
+                connection.ready = false;
+                return Ok((connection, State::Pending(options.deadline)));
+            }
             Err(error) => {
                 via.disconnect(connection.connection);
-                // Otherwise the segment went in between, and may be followed by another.
-                if error != Error::ILLEGAL_PARAMETER {
-                    return Err(error);
+                match error {
+                    Error::NOT_CONNECTED => return Err(Error::NO_SUCH_SEGMENT),
+                    // The segment went in between, and may be followed by another.
+                    Error::ILLEGAL_PARAMETER => {}
+                    error => return Err(error),
                 }
             }
         }
@@ -509,12 +514,9 @@ fn establish(library: &Library, via: &Via, options: RemoteOptions) -> Result<(Co
 impl Via {
     fn connect(&self, options: RemoteOptions) -> Result<Connection> {
         let RemoteOptions {
-            node,
-            id,
-            group,
-            asynchronous: wait,
-            ..
+            node, id, group, ..
         } = options;
+        let wait = options.asynchronous;
         match self {
             Via::Here(sisci) => {
                 let made = sisci.connect_segment(node, id, group, wait);

@@ -50,6 +50,15 @@ impl Window {
         }
     }
 
+    /// Whether it is the same connection to the same segment.
+    pub fn is(&self, other: &Window) -> bool {
+        match (&self.way, &other.way) {
+            (Way::Link(_, one), Way::Link(_, other)) => Arc::ptr_eq(one, other),
+            (Way::Group(one), Way::Group(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
     /// Bytes.
     pub fn size(&self) -> usize {
         self.size

@@ -140,14 +140,16 @@ impl Pools {
         let Some(pool) = self.pools.get_mut(&id).filter(|_| bytes > 0) else {
             return;
         };
-        if pool.names.contains_key(&record.name) || !pool.slots.take_at(record.number) {
+        let free_to_name = !pool.names.contains_key(&record.name);
+        let place = free_to_name.then(|| pool.slots.take_near(record.number));
+        let Some(number) = place.flatten() else {
             tracing::warn!(
                 pool = pool.name,
-                "a block's name or place was taken meanwhile"
+                "a block's name was taken meanwhile, or all places"
             );
             return;
-        }
-        pool.blocks.insert(record.number, handle);
+        };
+        pool.blocks.insert(number, handle);
         pool.names.insert(record.name.clone(), handle);
         let usage = self.usage.entry(pool.tenant).or_default();
         usage.blocks += 1;
@@ -161,7 +163,7 @@ impl Pools {
         }
         let block = Block {
             pool: id,
-            number: record.number,
+            number,
             bytes,
             pages: Pages::Ordinary,
             fd,
@@ -254,6 +256,25 @@ mod tests {
         assert_eq!(third.usage(0).blocks, 0);
         let gone = bring(&mut third, 3, handle, &reader);
         assert_eq!(gone, Err(Errno::INVAL), "freed");
+    }
+
+    #[test]
+    fn its_place_may_be_another_then() {
+        let (mut old, handle, reader) = kept();
+        old.leave(1);
+        drop(old);
+        let mut new = tables();
+        returned(&mut new, 3, OTHER_UID);
+        // Until the places from the top have come to its own.
+        let more: Vec<Handle> = (0..3).map(|_| allocate(&mut new, 3, 1).unwrap()).collect();
+        let places: Vec<u32> = more
+            .iter()
+            .map(|&h| new.info(3, h).unwrap().number)
+            .collect();
+        assert!(places.contains(&1), "{places:?}");
+        bring(&mut new, 3, handle, &reader).unwrap();
+        let info = new.find(3, 1, "kept").unwrap();
+        assert_eq!((info.handle, info.number), (handle, 0));
     }
 
     #[test]

@@ -134,8 +134,8 @@ impl Pools {
     /// Takes up a block of the session that an earlier broker made.
     ///
     /// # Errors
-    /// `ENOENT` without the pool, `EINVAL` if it can't be one, `EEXIST` if it is there or its place
-    /// or its name are another's, `EDQUOT` beyond a limit.
+    /// `ENOENT` without the pool, `EINVAL` if it can't be one, `EEXIST` if it is there or its name
+    /// is another's or there is no place for it, `EDQUOT` beyond a limit.
     pub fn restore_block(
         &mut self,
         session: SessionName,
@@ -162,16 +162,15 @@ impl Pools {
             return Err(Errno::INVAL);
         }
         let free_to_name = request.name.is_empty() || !pool.names.contains_key(&request.name);
-        if !free_to_name || !pool.slots.take_at(request.number) {
-            return Err(Errno::EXIST);
-        }
-        pool.blocks.insert(request.number, handle);
+        let place = free_to_name.then(|| pool.slots.take_near(request.number));
+        let number = place.flatten().ok_or(Errno::EXIST)?;
+        pool.blocks.insert(number, handle);
         if !request.name.is_empty() {
             pool.names.insert(request.name.clone(), handle);
         }
         let block = Block {
             pool: request.pool,
-            number: request.number,
+            number,
             bytes: request.bytes,
             pages,
             fd: fd.into(),
@@ -410,6 +409,38 @@ mod tests {
         pools.grant(1, &everybody).unwrap();
         assert_eq!(allocate(&mut pools, 3, id).err(), Some(Errno::NOENT));
         assert!(pools.open(3, handle, Access::Read).is_err());
+    }
+
+    #[test]
+    fn a_block_whose_place_a_new_one_has_gets_another() {
+        let (mut old, id) = three();
+        let handle = allocate(&mut old, 3, id).unwrap();
+        let (_, fd) = old.open(3, handle, Access::Write).unwrap();
+        let mut pools = tables();
+        enter(&mut pools, 1, UID, Limits::default());
+        enter(&mut pools, 3, OTHER_UID, Limits::default());
+        let id = pools.restore_pool(1, &claim(false, BLOCK)).unwrap().pool;
+        let new = allocate(&mut pools, 1, id).unwrap();
+        let place = |pools: &Pools, handle| pools.info(1, handle).unwrap().number;
+        // A block that was new after an earlier restart has a place like this one's.
+        let taken = place(&pools, new);
+        pools.restore_pool(3, &claim(false, BLOCK)).unwrap();
+        let brought = RestoreBlockRequest {
+            number: taken,
+            ..own_blocks(id)
+        };
+        let now = Instant::now();
+        pools.restore_block(3, &brought, fd, now).unwrap();
+        let mut places = vec![taken, place(&pools, handle)];
+        for _ in 0..2 {
+            let another = allocate(&mut pools, 1, id).unwrap();
+            places.push(place(&pools, another));
+        }
+        places.sort_unstable();
+        assert_eq!(places, [0, 1, 2, 3]);
+        assert_eq!(allocate(&mut pools, 1, id).err(), Some(Errno::NOSPC));
+        pools.free(3, handle).unwrap();
+        allocate(&mut pools, 1, id).unwrap();
     }
 
     #[test]

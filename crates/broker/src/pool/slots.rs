@@ -92,6 +92,21 @@ impl Slots {
         true
     }
 
+    /// Takes a certain place or, if that is taken, another. `None` if all are, or if it is beyond
+    /// the capacity.
+    ///
+    /// A broker does not know which places the blocks have that are still to come back, and blocks
+    /// that were new after an earlier restart have the highest, as have those that are new now.
+    pub fn take_near(&mut self, place: u32) -> Option<u32> {
+        if place >= self.capacity {
+            return None;
+        }
+        if self.take_at(place) {
+            return Some(place);
+        }
+        self.take()
+    }
+
     /// Gives back a place that was taken.
     pub fn give_back(&mut self, place: u32) {
         debug_assert!(place < self.fresh && self.at[place as usize] == TAKEN);
