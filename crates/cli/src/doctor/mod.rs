@@ -69,6 +69,9 @@ impl Finding {
     }
 }
 
+/// Looks at one thing, and says what it has found.
+type Check = fn() -> Vec<Finding>;
+
 /// Whom a check asks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
@@ -79,7 +82,7 @@ enum Asks {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [(Asks, fn() -> Vec<Finding>); 27] = [
+const CHECKS: [(Asks, Check); 27] = [
     // Before ours, or the loader would take ours for the distribution's.
     (Asks::Nobody, software::distribution),
     (Asks::Nobody, software::libraries),
@@ -112,7 +115,7 @@ const CHECKS: [(Asks, fn() -> Vec<Finding>); 27] = [
 
 /// Runs every check; exit status 1 if one of them failed.
 pub fn doctor() -> u8 {
-    let sensible = |(asks, check): (Asks, fn() -> Vec<Finding>)| {
+    let sensible = |(asks, check): (Asks, Check)| {
         let wanted = asks != Asks::Broker || !software::is_silent();
         wanted.then(check).unwrap_or_default()
     };
