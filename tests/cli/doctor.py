@@ -34,6 +34,17 @@ NETWORK = 'ip link set lo up && ip link add one type veth peer name two && ip li
 # A machine without packages, also where there are some.
 BARE = 'mount -t tmpfs tmpfs /usr/lib/systemd/system && exec "$@"'
 
+# A broker that is stopped, and goes on when the doctor has ended.
+STOPPED = f"""
+{BUILD}/bin/causewayd
+broker=$(cat $CAUSEWAY_RUNTIME_DIR/broker.pid)
+kill -STOP $broker
+"$@"
+status=$?
+kill -CONT $broker
+exit $status
+"""
+
 # Packages as they are installed, their sockets not enabled; $1 is the file of groups.
 INSTALLED = """
 set -e
@@ -128,14 +139,17 @@ def misled(doctor, scratch):
     doctor("no room", ["unshare", "--mount", "sh", "-c", FULL, "sh", full],
            "FAIL  runtime directory .*: no space is left there; .*", status=1,
            env={"CAUSEWAY_RUNTIME_DIR": full, "CAUSEWAY_IDLE_SECONDS": "0.1"})
+    doctor("a broker that is stopped", ["sh", "-c", STOPPED, "sh"],
+           r"FAIL  broker +no answer in .*: process \d+ is stopped .*", status=1)
     network = ["unshare", "--net", "sh", "-c", NETWORK, "sh"]
     broker = os.path.join(scratch, "broker")
     with open(f"{broker}.toml", "w", encoding="ascii") as file:
-        file.write("[sisci.directory]\n")
+        file.write('[sisci.directory]\ncluster = "lab"\netcd = ["https://127.0.0.1:2379"]\n'
+                   f'ca = "{scratch}/absent.pem"\n')
     with open(broker, "w", encoding="ascii") as file:
         file.write(f'#!/bin/sh\nexec {BUILD}/bin/causewayd --config {broker}.toml "$@"\n')
     os.chmod(broker, 0o755)
-    doctor("a directory that a node daemon can't understand", network, "WARN  node daemon .* "
+    doctor("a directory that a node daemon can't use", network, "WARN  node daemon .* "
            "causeway-noded --config FILE .*", env={"CAUSEWAY_BROKER_BIN": broker})
     for line in ("OK    UDP offload .*", r"OK    network namespace +cookie \d+"):
         doctor(f"IPv6 alone, {line[6:15]}", ["unshare", "--net", "sh", "-c", ONLY_SIX, "sh"], line)

@@ -1,6 +1,7 @@
 """causeway bench net: two hosts measure each other, and what else comes to the port is refused."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -12,11 +13,15 @@ SECONDS = 120
 HELLO = {"version": "0.0.1", "udp": 9, "qpn": 1, "psn": 1, "addr": 0, "rkey": 0}
 ROWS = 8
 LISTENING = f":{PORT:04X} "
+# As the other side's port, of a connection that is established.
+CONNECTED = f":{PORT:04X} 01 "
+# However far the two have come.
+ENDED = re.compile("other side has ended|connection to the other side")
 # Says what it was given to the port, and waits until the other side has ended.
 STRANGER = """
 import socket, sys
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
-s.sendall(sys.argv[3].encode() + b"\\n")
+s.sendall(sys.argv[3].encode("latin-1") + b"\\n")
 while s.recv(4096):
     pass
 """
@@ -49,15 +54,33 @@ def network(check):
         check("bench net: nobody serves", nobody.returncode == 1 and "bench net --serve" in err,
               err)
         measured(check, hosts)
+        killed(check, hosts)
         for name, line, words in (
                 ("another release", json.dumps(HELLO), "0.0.1"),
-                ("rubbish", "GET / HTTP/1.1", "no answer")):
+                ("rubbish", "GET / HTTP/1.1", "no answer"),
+                ("rubbish that is no text", "\xff", "no answer")):
             server = serving(hosts.server)
             stranger = hosts.client.command([sys.executable, "-c", STRANGER,
                                              hosts.server.address, str(PORT), line])
             subprocess.run(stranger, timeout=SECONDS, check=False, stderr=subprocess.DEVNULL)
             _, err = server.communicate(timeout=SECONDS)
             check(f"bench net: {name}", server.returncode == 1 and words in err, err)
+
+
+def killed(check, hosts):
+    """The other side is killed as soon as it is connected."""
+    server = serving(hosts.server)
+    client = bench(hosts.client, hosts.server.address)
+    while client.poll() is None:
+        with open(f"/proc/{client.pid}/net/tcp", encoding="ascii") as four:
+            if CONNECTED in four.read():
+                break
+        time.sleep(0.02)
+    server.kill()
+    server.communicate(timeout=SECONDS)
+    _, err = client.communicate(timeout=SECONDS)
+    check("bench net: the other side is killed",
+          client.returncode == 1 and ENDED.search(err), err)
 
 
 def measured(check, hosts):

@@ -85,7 +85,7 @@ def configuration():
     keys = set()
     for path in ("crates/broker/src/config.rs", "crates/broker/src/config/rates.rs",
                  "crates/broker/src/config/sisci.rs",
-                 "crates/broker/src/config/wire.rs", "crates/node/src/directory/settings.rs"):
+                 "crates/broker/src/config/wire.rs", "crates/directory/src/lib.rs"):
         with open(os.path.join(ROOT, path), encoding="utf-8") as file:
             source = file.read()
         for table in re.findall(r"deny_unknown_fields\)\]\n(?:pub\S* )?struct \w+ \{(.*?)\n\}",

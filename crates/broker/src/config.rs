@@ -203,7 +203,7 @@ impl Config {
     /// # Errors
     /// Text for the user.
     pub fn parse(text: &str) -> Result<Config, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let limits = file.limits.over(Limits::default())?;
         let key = file.sisci.load_key()?;
         let rules = file.wire.rules()?;
@@ -232,7 +232,7 @@ impl Config {
             vms: rates::of_vms(&file.vm)?,
             cluster: file.sisci.name()?,
             node_daemon: file.sisci.node_daemon,
-            directory_tenant: file.sisci.directory_tenant(),
+            directory_tenant: file.sisci.directory_tenant()?,
             file: None,
             nodes: file.sisci.nodes()?,
         })

@@ -37,6 +37,10 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
+    /// Say whether the configuration is right, and end; no broker is started
+    #[arg(long)]
+    pub check: bool,
+
     /// error, warn, info, debug, trace [default: $CAUSEWAY_LOG; else info in the foreground, and
     /// nothing as a daemon]. A daemon logs to broker.log in its runtime directory
     #[arg(long, value_name = "LEVEL", value_parser = parse_level)]

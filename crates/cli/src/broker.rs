@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use causeway_device::describe_device;
 use causeway_fabric::sys::peer_credentials;
 use causeway_fabric::sysfs::{SysfsView, in_guest};
-use causeway_fabric::{Address, Error, launch};
+use causeway_fabric::{Address, Error, launch, status};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 /// Descriptors below this stay free for the command, which may expect the next one to be 3.
@@ -37,10 +37,14 @@ fn inherit(connection: OwnedFd) {
     }
 }
 
-/// Starts the broker if there is none, and says where it is.
+/// Starts the broker if there is none, and says where it is, if it answers.
 pub fn probe() -> Result<String, Error> {
     let address = Address::from_env();
     let connection = launch::connect_or_start(&address)?;
+    // The kernel accepts connections for a process that is stopped, too.
+    if let Err(error @ Error::Timeout) = status::status(&address) {
+        return Err(error);
+    }
     Ok(match peer_credentials(&connection) {
         // 0: a process of a namespace that cannot be named here.
         Ok((pid, _)) if pid != 0 => format!("process {pid} answers in {address}"),

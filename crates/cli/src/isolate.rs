@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, mkdir};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::mount::{mount, mount_bind_recursive, mount_change};
 use rustix::process::{getegid, geteuid};
@@ -81,11 +82,14 @@ struct View {
 
 impl View {
     /// Mounts a directory where the command will look for it.
+    ///
+    /// Whether it is there the kernel says: below another `causeway run` the C library's functions
+    /// are the path shim's, which shows it in this process, too.
     fn show(&mut self, source: &Path, place: &Path) -> io::Result<()> {
         if !source.is_dir() {
             return Ok(());
         }
-        if !place.exists() {
+        if rustix::fs::stat(place).is_err() {
             self.make(place)?;
         }
         Ok(mount_bind_recursive(source, place)?)
@@ -98,7 +102,7 @@ impl View {
             cover(parent)?;
             self.own.push(parent.to_owned());
         }
-        fs::create_dir(place)
+        Ok(mkdir(place, Mode::from_raw_mode(0o755))?)
     }
 }
 

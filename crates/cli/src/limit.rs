@@ -1,7 +1,8 @@
 //! `causeway limit`: limits on what tenants, processes and virtual machines send.
 
-use causeway_fabric::Address;
 use causeway_fabric::rates::{LimitEntry, LimitOf, Rates, list, set};
+use causeway_fabric::{Address, Error};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::args::LimitOptions;
@@ -12,7 +13,10 @@ use crate::{EXIT_OWN_FAILURE, complain};
 pub fn limit(options: &LimitOptions) -> u8 {
     let outcome = match wanted(options) {
         Ok(None) => print(options.json),
-        Ok(Some(entry)) => set(&Address::from_env(), &entry).map_err(|error| error.to_string()),
+        Ok(Some(entry)) => {
+            let address = Address::from_env();
+            set(&address, &entry).map_err(|error| explain(&address, &entry, &error))
+        }
         Err(why) => Err(why),
     };
     match outcome {
@@ -21,6 +25,28 @@ pub fn limit(options: &LimitOptions) -> u8 {
             complain(&why);
             EXIT_OWN_FAILURE
         }
+    }
+}
+
+/// What a refusal means here.
+fn explain(address: &Address, entry: &LimitEntry, error: &Error) -> String {
+    let Error::Refused { errno, .. } = error else {
+        return format!("{address}: {error}");
+    };
+    let whose = match entry.of {
+        LimitOf::Tenant => format!("tenant {:?}", entry.name),
+        LimitOf::Vm => format!("virtual machine {:?}", entry.name),
+        LimitOf::Process => format!("process {} with the device open", entry.pid),
+    };
+    match *errno {
+        Errno::NOENT => format!(
+            "the broker in {address} has no {whose}: causeway limit shows tenants, causeway status \
+             processes, causeway vm list machines"
+        ),
+        Errno::PERM => format!(
+            "{address}: limits are set by the broker's own user and root, not by a tenant's"
+        ),
+        _ => format!("{address}: {error}"),
     }
 }
 
@@ -68,7 +94,7 @@ fn wanted(options: &LimitOptions) -> Result<Option<LimitEntry>, String> {
 
 fn print(as_json: bool) -> Result<(), String> {
     let address = Address::from_env();
-    let entries = list(&address).map_err(|error| error.to_string())?;
+    let entries = list(&address).map_err(|error| format!("{address}: {error}"))?;
     let text = match entries {
         _ if as_json => format!("{:#}\n", json_of(entries.as_deref().unwrap_or_default())),
         Some(entries) => table(&entries),
@@ -137,6 +163,22 @@ mod tests {
             Ok(_) => panic!("not a limit"),
             Err(error) => panic!("{error}"),
         }
+    }
+
+    #[test]
+    fn a_refusal_says_who_is_missing() {
+        let address = Address::Dir("/run/x".into());
+        let refused = |line: &[&str], errno| {
+            let entry = wanted(&options(line)).unwrap().unwrap();
+            let method = "set_limit";
+            explain(&address, &entry, &Error::Refused { method, errno })
+        };
+        let said = refused(&["web", "--none"], Errno::NOENT);
+        assert!(said.contains("in /run/x has no tenant \"web\""), "{said}");
+        let said = refused(&["--pid", "7", "--none"], Errno::NOENT);
+        assert!(said.contains("no process 7 with"), "{said}");
+        let said = refused(&["--vm", "a", "--none"], Errno::PERM);
+        assert!(said.contains("root"), "{said}");
     }
 
     #[test]

@@ -19,6 +19,9 @@ use screen::{Sort, View};
 /// How far Page Up and Page Down go.
 const PAGE: usize = 10;
 
+/// What TERM is where there is no more than a printer (term(7)).
+const DUMB: &str = "dumb";
+
 /// What is on the screen.
 struct Top {
     address: Address,
@@ -37,6 +40,13 @@ struct Top {
 pub fn top(options: &TopOptions) -> u8 {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         complain("top needs a terminal; causeway status --json is for programs");
+        return 1;
+    }
+    if std::env::var_os("TERM").is_some_and(|term| term == DUMB) {
+        complain(
+            "top needs a terminal that moves its cursor, and TERM is \"dumb\"; causeway status \
+             prints lines",
+        );
         return 1;
     }
     let mut top = Top {

@@ -98,6 +98,12 @@ fn record(options: &TraceOptions) -> Result<End, String> {
         "causeway: tracing, {} processes so far; Ctrl-C ends it",
         trace.endpoints
     );
+    if let Some(qpn) = options.qpn.filter(|qpn| !is_connected(&address, *qpn)) {
+        eprintln!(
+            "causeway: no queue pair {qpn:#x} is connected now; causeway status lists those that \
+             are"
+        );
+    }
     let until = options.seconds.map(|seconds| Instant::now() + seconds);
     let end = recording.run(&mut trace, &signals, until);
     // From here on nothing is recorded; what is there already is taken.
@@ -110,6 +116,13 @@ fn record(options: &TraceOptions) -> Result<End, String> {
     }
     recording.finish()?;
     Ok(end)
+}
+
+/// Whether a queue pair is connected, as far as the broker says.
+fn is_connected(address: &Address, qpn: u32) -> bool {
+    let known = causeway_fabric::status::status(address).ok().flatten();
+    let mut qps = known.iter().flatten().flat_map(|endpoint| &endpoint.qps);
+    known.is_none() || qps.any(|qp| qp.local_qpn == qpn)
 }
 
 /// What a refusal means here.

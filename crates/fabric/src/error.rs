@@ -27,7 +27,7 @@ pub enum Error {
     #[error("the broker is gone")]
     BrokerGone,
     /// The broker did not reply within [`crate::limits::CALL_TIMEOUT`].
-    #[error("the broker did not reply in time")]
+    #[error("the broker did not reply in time; causeway doctor examines it")]
     Timeout,
     /// The broker could not be found or started.
     #[error("cannot start the broker {program:?}: {reason}")]

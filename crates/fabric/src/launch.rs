@@ -100,6 +100,11 @@ pub fn connect_existing(address: &Address) -> Result<Option<Channel>> {
             Err(Errno::INTR) => continue,
             Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
             Err(Errno::AGAIN) => Err(Error::Timeout),
+            Err(errno @ Errno::ACCESS) => Err(Error::System {
+                what: "connect to the broker, which is not for this user (CAUSEWAY_SOCKET and \
+                       CAUSEWAY_RUNTIME_DIR choose another)",
+                errno,
+            }),
             Err(errno) => Err(Error::System {
                 what: "connect to the broker",
                 errno,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::cdi::{FILE, Injection, MOUNT_OPTIONS, SOCKET, own_folder};
+use crate::cdi::{FILE, Injection, MOUNT_OPTIONS, SOCKET, own_folder, unwritable};
 use crate::options::{CdiAgainOptions, InjectionOptions};
 
 /// Most bytes of a file that is looked at.
@@ -71,7 +71,7 @@ fn again(folder: &Path, dir: &Path) -> Result<Outcome, String> {
         // A link, or what is too long for a specification of ours.
         Ok(None) => return Ok(Outcome::Changed),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::Absent),
-        Err(error) => return Err(format!("{}: {error}", path.display())),
+        Err(error) => return Err(unwritable(&path, &error)),
     };
     let Ok(found) = serde_json::from_slice::<Value>(&text) else {
         return Ok(Outcome::Changed);

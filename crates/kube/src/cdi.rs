@@ -47,6 +47,9 @@ pub struct Mount {
 /// What is missing, or cannot be written.
 pub fn command(options: &CdiOptions) -> Result<(), String> {
     let injection = Injection::new(&options.injection)?;
+    if let Some(warning) = injection.warning() {
+        eprintln!("causeway-kube: warning: {warning}");
+    }
     if options.cdi_dir == Path::new("-") {
         let written = io::stdout().write_all(injection.specification()?.as_bytes());
         return written.map_err(|error| format!("standard output: {error}"));
@@ -99,6 +102,19 @@ impl Injection {
         socket
             .map(|path| (SOCKET.to_owned(), path.display().to_string()))
             .collect()
+    }
+
+    /// What keeps containers from starting for now.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let dir = self.socket.as_deref().and_then(Path::parent)?;
+        (!dir.is_dir()).then(|| {
+            format!(
+                "no directory {}: containers with the device start when it is there; a broker \
+                 whose configuration has a tenant with that socket makes it",
+                dir.display()
+            )
+        })
     }
 
     /// The environment for a container that no hook prepares.
@@ -164,9 +180,23 @@ impl Injection {
             .and_then(|()| fs::rename(&new, &path));
         written.map_err(|error| {
             let _ = fs::remove_file(&new);
-            format!("{}: {error}", path.display())
+            unwritable(&path, &error)
         })
     }
+}
+
+/// Why a file could not be written, and what mends that.
+pub(crate) fn unwritable(path: &Path, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; run this as root, or let --cdi-dir name a directory that this user may write"
+        }
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotADirectory => {
+            "; let --cdi-dir name a directory that can be written"
+        }
+        _ => "",
+    };
+    format!("{}: {error}{hint}", path.display())
 }
 
 /// The folder that has this program in its `bin`.

@@ -182,3 +182,30 @@ fn the_file_is_put_in_place_at_once() {
         .collect();
     assert_eq!(names, [FILE]);
 }
+
+#[test]
+fn what_cannot_be_written_is_named_with_what_mends_it() {
+    let path = Path::new("/var/run/cdi").join(FILE);
+    let denied = unwritable(&path, &io::Error::from(io::ErrorKind::PermissionDenied));
+    for word in ["/var/run/cdi/", "as root", "--cdi-dir"] {
+        assert!(denied.contains(word), "{denied}");
+    }
+    let folder = Scratch::new();
+    let injection = Injection::new(&folder.options(None)).unwrap();
+    let file = folder.path().join("bin/causeway-kube");
+    let error = injection.write(&file).unwrap_err();
+    assert!(error.contains(&file.display().to_string()), "{error}");
+}
+
+#[test]
+fn a_socket_without_its_directory_is_warned_of() {
+    let folder = Scratch::new();
+    let warning = |socket: Option<&str>| Injection::new(&folder.options(socket)).unwrap().warning();
+    assert_eq!(warning(None), None);
+    let socket = folder.path().join("jobs/broker.sock");
+    let dir = socket.parent().unwrap();
+    let said = warning(socket.to_str()).unwrap();
+    assert!(said.contains(dir.to_str().unwrap()), "{said}");
+    fs::create_dir(dir).unwrap();
+    assert_eq!(warning(socket.to_str()), None);
+}

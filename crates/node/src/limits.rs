@@ -44,8 +44,6 @@ pub const ENTRIES_MAX: usize = 8192;
 pub const ANSWER_BYTES_MAX: u64 = 32 << 20;
 /// Most bytes of the value of an entry.
 pub const VALUE_BYTES_MAX: usize = 8192;
-/// Most bytes of a name in the directory: of a cluster, a host, a node or a tenant.
-pub const NAME_BYTES_MAX: usize = 64;
 /// Most tenants that a node says it serves.
 pub const TENANTS_MAX: usize = 64;
 /// Most bytes of a public key, as text.
@@ -57,8 +55,6 @@ pub const TOKEN_BYTES_MAX: usize = 8192;
 /// How long a member of etcd may take for a login, at least: bcrypt is slow by design, and a tenth
 /// of a second on a fast machine.
 pub const LOGIN_PATIENCE: Duration = Duration::from_secs(10);
-/// Most bytes of the configuration file.
-pub const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
 /// How often a host asks again for an id when others have taken theirs meanwhile. One of all who
 /// ask gets one each time, so that many hosts may ask at once.
 pub const ID_ATTEMPTS_MAX: usize = 256;

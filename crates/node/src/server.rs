@@ -12,8 +12,6 @@ use rustix::io::Errno;
 
 use crate::admission::Places;
 use crate::client;
-#[cfg(feature = "etcd")]
-use crate::directory::settings::Settings;
 use crate::limits::CONNECTIONS_MAX;
 use crate::metrics;
 use crate::options::Options;
@@ -21,6 +19,8 @@ use crate::probe;
 use crate::relay;
 use crate::shared::{Failure, Shared};
 use crate::xdp;
+#[cfg(feature = "etcd")]
+use causeway_directory::Settings;
 
 /// Name of a connection's thread.
 const THREAD: &str = "causeway-peer";

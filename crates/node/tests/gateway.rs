@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use causeway_directory::{Login, Tls};
 use causeway_node::directory::etcd::{Change, Compare, Etcd, Failure, Watched};
-use causeway_node::directory::login::Login;
-use causeway_node::directory::settings::Tls;
 use causeway_node::limits::ENTRIES_MAX;
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use serde_json::{Value, json};

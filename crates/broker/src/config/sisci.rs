@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use causeway_directory::DirectoryTable;
 use causeway_fabric::services::sisci::{NODE_GROUP_ALL, NODE_MAX};
 use serde::Deserialize;
 
-use super::OWN_TENANT;
 use crate::keys::Key;
 use crate::nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
 
@@ -22,8 +22,8 @@ pub(super) struct SisciTable {
     pub node_daemon: Option<bool>,
     #[serde(default)]
     node: Vec<NodeTable>,
-    /// The node daemon's, which reads the same file and checks it: the broker has no network.
-    directory: Option<toml::Table>,
+    /// The node daemon's, which reads the same file: the broker has no network, and checks it only.
+    directory: Option<DirectoryTable>,
 }
 
 #[derive(Deserialize)]
@@ -51,10 +51,11 @@ impl SisciTable {
     }
 
     /// The tenant whose nodes a directory names, if there is one.
-    pub fn directory_tenant(&self) -> Option<String> {
-        let said = self.directory.as_ref()?.get("tenant");
-        let said = said.and_then(toml::Value::as_str);
-        Some(said.unwrap_or(OWN_TENANT).to_owned())
+    pub fn directory_tenant(&mut self) -> Result<Option<String>, String> {
+        let settings = self.directory.take().map(DirectoryTable::resolve);
+        let settings = settings.transpose();
+        let settings = settings.map_err(|why| format!("[sisci.directory]: {why}"))?;
+        Ok(settings.map(|settings| settings.tenant))
     }
 
     /// The cluster's name.

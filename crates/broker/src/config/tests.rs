@@ -132,6 +132,31 @@ fn a_file_without_an_end_is_not_read_to_it() {
     assert!(why.contains("bytes at most"), "{why}");
 }
 
+/// What the table of a directory has at least.
+const ETCD: &str = "etcd = ['http://10.0.0.9:2379']\ncluster = 'lab'\n";
+
+#[test]
+fn a_mistake_in_the_node_daemons_table_is_found_here() {
+    for (said, named) in [
+        ("", "missing field `etcd`"),
+        (
+            "etcd = []\ncluster = 'lab'\n",
+            "[sisci.directory]: etcd names 0 members",
+        ),
+        (
+            &format!("{ETCD}lease_second = 3\n"),
+            "unknown field `lease_second`",
+        ),
+        (&format!("{ETCD}lease_seconds = 0\n"), "lease_seconds = 0"),
+        (&format!("{ETCD}tenant = 3\n"), "invalid type"),
+        (&format!("{ETCD}tenant = 'a b'\n"), "tenant \"a b\""),
+        (&format!("{ETCD}user = 'u'\n"), "belong together"),
+    ] {
+        let why = Config::parse(&format!("[sisci.directory]\n{said}")).unwrap_err();
+        assert!(why.contains(named), "{said}: {why}");
+    }
+}
+
 #[test]
 fn a_cluster_has_a_name_and_a_tenant_a_key() {
     let node = "[[sisci.node]]\nid = 8\nname = 'left'\n";
@@ -143,7 +168,7 @@ fn a_cluster_has_a_name_and_a_tenant_a_key() {
     assert_eq!(config.nodes[0].name.as_deref(), Some("left"));
     assert!(config.tenants[0].key.is_none());
     for (said, tenant) in [("", "default"), ("tenant = 'web'\n", "web")] {
-        let text = format!("[sisci]\nnode_daemon = false\n[sisci.directory]\n{said}");
+        let text = format!("[sisci]\nnode_daemon = false\n[sisci.directory]\n{ETCD}{said}");
         let config = Config::parse(&text).unwrap();
         assert_eq!(config.node_daemon, Some(false));
         assert_eq!(config.directory_tenant.as_deref(), Some(tenant));

@@ -75,7 +75,7 @@ fn version_of_process(pid: u32) -> Finding {
 }
 
 /// The broker's process, as far as this user can know it.
-fn process(address: &Address) -> Option<u32> {
+pub fn process(address: &Address) -> Option<u32> {
     let noted = match address {
         Address::Dir(dir) => fs::read_to_string(dir.join(PID_NAME)).ok(),
         _ => None,

@@ -69,42 +69,57 @@ impl Finding {
     }
 }
 
+/// Looks at one thing, and says what it has found.
+type Check = fn() -> Vec<Finding>;
+
+/// Whom a check asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    Nobody,
+    /// It waits for the broker's answer, and is left out where there would be none.
+    Broker,
+}
+
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 27] = [
+const CHECKS: [(Asks, Check); 27] = [
     // Before ours, or the loader would take ours for the distribution's.
-    software::distribution,
-    software::libraries,
-    software::runtime_dir,
-    software::broker,
-    daemon::version,
-    packages::packages,
-    software::sisci_node,
-    software::node_daemon,
-    software::sisci_wire,
-    software::environment,
-    kernel::pages,
-    kernel::sealed_memory,
-    kernel::user_faults,
-    kernel::page_references,
-    kernel::lifting,
-    kernel::huge_pages,
-    kernel::processors,
-    network::ports,
-    network::offload,
-    network::buffers,
-    network::addresses,
-    network::namespace,
-    bypass::bypass,
-    sandbox::shared_memory,
-    sandbox::user_namespaces,
-    sandbox::guest_driver,
-    limits::limits,
+    (Asks::Nobody, software::distribution),
+    (Asks::Nobody, software::libraries),
+    (Asks::Nobody, software::runtime_dir),
+    (Asks::Nobody, software::broker),
+    (Asks::Broker, daemon::version),
+    (Asks::Nobody, packages::packages),
+    (Asks::Broker, software::sisci_node),
+    (Asks::Broker, software::node_daemon),
+    (Asks::Broker, software::sisci_wire),
+    (Asks::Nobody, software::environment),
+    (Asks::Nobody, kernel::pages),
+    (Asks::Nobody, kernel::sealed_memory),
+    (Asks::Broker, kernel::user_faults),
+    (Asks::Broker, kernel::page_references),
+    (Asks::Nobody, kernel::lifting),
+    (Asks::Nobody, kernel::huge_pages),
+    (Asks::Nobody, kernel::processors),
+    (Asks::Nobody, network::ports),
+    (Asks::Nobody, network::offload),
+    (Asks::Nobody, network::buffers),
+    (Asks::Nobody, network::addresses),
+    (Asks::Nobody, network::namespace),
+    (Asks::Nobody, bypass::bypass),
+    (Asks::Nobody, sandbox::shared_memory),
+    (Asks::Nobody, sandbox::user_namespaces),
+    (Asks::Nobody, sandbox::guest_driver),
+    (Asks::Nobody, limits::limits),
 ];
 
 /// Runs every check; exit status 1 if one of them failed.
 pub fn doctor() -> u8 {
-    let findings: Vec<Finding> = CHECKS.iter().flat_map(|check| check()).collect();
+    let sensible = |(asks, check): (Asks, Check)| {
+        let wanted = asks != Asks::Broker || !software::is_silent();
+        wanted.then(check).unwrap_or_default()
+    };
+    let findings: Vec<Finding> = CHECKS.into_iter().flat_map(sensible).collect();
     let line = |finding: &Finding| {
         let Finding {
             verdict,

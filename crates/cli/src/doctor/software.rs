@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use causeway_device::PortHolder;
@@ -18,8 +19,8 @@ use causeway_shm::layout::STATS_SETS;
 use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
-use super::Finding;
 use super::packages::{Group, missing_file_mend};
+use super::{Finding, daemon};
 use crate::broker;
 use crate::locate::{self, Libraries, LocateError};
 
@@ -190,12 +191,28 @@ fn place_for(error: &Error) -> &'static str {
     }
 }
 
+/// Whether the broker is there and does not answer.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the check of the broker has found one that does not answer.
+pub fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
+
 /// The broker answers, or starts and answers.
 pub fn broker() -> Vec<Finding> {
     const TOPIC: &str = "broker";
     let address = Address::from_env();
     vec![match (broker::probe(), &address) {
         (Ok(text), _) => Finding::ok(TOPIC, text),
+        (Err(Error::Timeout), _) => {
+            SILENT.store(true, Ordering::Relaxed);
+            let process = daemon::process(&address);
+            let process = process.map_or("it".to_owned(), |pid| format!("process {pid}"));
+            let text = "is stopped (SIGCONT lets it go on; SIGKILL ends it, and the next program \
+                        starts another) or has no processor; checks that ask it are left out";
+            Finding::fail(TOPIC, format!("no answer in {address}: {process} {text}"))
+        }
         (Err(error), Address::Socket(socket)) => {
             Finding::fail(TOPIC, format!("{error}; {}", way_to(socket)))
         }

@@ -49,7 +49,10 @@ struct ConfigRoot {
 /// # Errors
 /// What went wrong; the engine then does not start the container.
 pub fn command(options: &HookOptions) -> Result<(), String> {
-    let state = read_json(io::stdin().lock()).map_err(|error| format!("the state: {error}"))?;
+    let failed = |error: io::Error| {
+        format!("the container's state, which engines give their hooks on standard input: {error}")
+    };
+    let state = read_json(io::stdin().lock()).map_err(failed)?;
     let path = root_path(state)?;
     let failed = |error: io::Error| format!("the container's root {}: {error}", path.display());
     let root = Root::open(&path).map_err(failed)?;

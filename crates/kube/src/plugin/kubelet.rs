@@ -4,6 +4,7 @@
 //! serves there has to come again. Both sockets are looked at every second.
 
 use std::fs;
+use std::io::{Error, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -85,7 +86,12 @@ impl Offer {
         let path = self.dir.join(self.resource.socket_name());
         // Of a plugin that was killed.
         let _ = fs::remove_file(&path);
-        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let failed = |error: Error| match error.kind() {
+            ErrorKind::PermissionDenied => {
+                format!("{}: {error}; run the plugin as root", path.display())
+            }
+            _ => format!("{}: {error}", path.display()),
+        };
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let own = identity(&path);
         let (end, ending) = watch::channel(false);

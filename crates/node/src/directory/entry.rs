@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use causeway_directory::{is_address, is_name};
 use causeway_fabric::services::directory::NODE_ADDRESSES_MAX;
 use causeway_fabric::services::sisci::is_node_id;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{NAME_BYTES_MAX, PUBLIC_KEY_BYTES_MAX, TENANTS_MAX, VALUE_BYTES_MAX};
+use crate::limits::{PUBLIC_KEY_BYTES_MAX, TENANTS_MAX, VALUE_BYTES_MAX};
 
 /// What a key names, below a cluster's prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,17 +52,6 @@ pub struct TenantRecord {
     /// as the daemon can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
-}
-
-/// Whether a text may be a name in the directory: letters, digits, `.`, `_`, `-`.
-pub fn is_name(text: &str) -> bool {
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(fine)
-}
-
-/// Whether an address may be a node's.
-pub fn is_address(address: &IpAddr) -> bool {
-    !address.is_unspecified() && !address.is_multicast() && !address.is_loopback()
 }
 
 /// Where all of a cluster is.
@@ -182,7 +172,7 @@ mod tests {
         ] {
             assert_eq!(Key::parse(text).unwrap().text(), text);
         }
-        let long = format!("ids/{}", "h".repeat(NAME_BYTES_MAX + 1));
+        let long = format!("ids/{}", "h".repeat(causeway_directory::NAME_BYTES_MAX + 1));
         let bad = [
             "",
             "ids",

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use causeway_directory::{Login, Tls};
 use serde_json::{Value, json};
 use thiserror::Error;
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-use super::login::{Login, is_needless, is_stale};
-use super::settings::Tls;
+use super::login::{is_needless, is_stale, password};
 use super::view::Stored;
 use crate::limits::{ANSWER_BYTES_MAX, ENTRIES_MAX, LOGIN_PATIENCE, TOKEN_BYTES_MAX};
 
@@ -129,7 +129,7 @@ impl Etcd {
     /// # Errors
     /// What is wrong with the password's file.
     pub fn logged_in(mut self, login: Option<Login>) -> Result<Etcd, String> {
-        login.as_ref().map(Login::password).transpose()?;
+        login.as_ref().map(password).transpose()?;
         self.login = login;
         Ok(self)
     }
@@ -339,7 +339,7 @@ impl Etcd {
         if let Some(token) = held().clone() {
             return Ok(Some(token));
         }
-        let password = login.password().map_err(Failure::Away)?;
+        let password = password(login).map_err(Failure::Away)?;
         let request = json!({ "name": login.user, "password": password });
         let patience = self.patience.max(LOGIN_PATIENCE);
         let answer = match self.ask_for("/v3/auth/authenticate", &request, None, patience) {

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use causeway_directory::Login;
 use rustix::fs::OFlags;
 
 use crate::limits::PASSWORD_BYTES_MAX;
@@ -20,25 +21,13 @@ const NOT_ENABLED: &str = "authentication is not enabled";
 /// What etcd says, by another code, of a token that it gave before users or rights changed.
 const OLD_REVISION: &str = "revision of auth store is old";
 
-/// A user of etcd's, and the file with the password.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Login {
-    /// The user.
-    pub user: String,
-    /// The file, which group and others can neither read nor write. It is read each time that a
-    /// token is asked for, so a new password needs no new daemon.
-    pub password_file: PathBuf,
-}
-
-impl Login {
-    /// Reads the password: the file's text without the end of its line.
-    ///
-    /// # Errors
-    /// Text for the user.
-    pub fn password(&self) -> Result<String, String> {
-        let path = &self.password_file;
-        read(path).map_err(|why| format!("password file {}: {why}", path.display()))
-    }
+/// Reads a user's password: the file's text without the end of its line.
+///
+/// # Errors
+/// Text for the user.
+pub fn password(login: &Login) -> Result<String, String> {
+    let path = &login.password_file;
+    read(path).map_err(|why| format!("password file {}: {why}", path.display()))
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -102,15 +91,15 @@ mod tests {
                 password_file: path,
             }
         };
-        assert_eq!(file("se cret\n", 0o600).password().unwrap(), "se cret");
-        assert_eq!(file("secret", 0o400).password().unwrap(), "secret");
+        assert_eq!(password(&file("se cret\n", 0o600)).unwrap(), "se cret");
+        assert_eq!(password(&file("secret", 0o400)).unwrap(), "secret");
         for mode in [0o640, 0o604, 0o666] {
-            let why = file("secret\n", mode).password().unwrap_err();
+            let why = password(&file("secret\n", mode)).unwrap_err();
             assert!(why.contains(&format!("mode is {mode:o}")), "{why}");
         }
         let long = "x".repeat(PASSWORD_BYTES_MAX as usize + 1);
         for text in ["", "\n", &long] {
-            let why = file(text, 0o600).password().unwrap_err();
+            let why = password(&file(text, 0o600)).unwrap_err();
             assert!(why.contains("1 to"), "{why}");
         }
         let link = dir.join("link");

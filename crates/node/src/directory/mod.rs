@@ -10,13 +10,13 @@ pub mod etcd;
 pub mod login;
 mod presence;
 pub mod service;
-pub mod settings;
 pub mod view;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use causeway_directory::Settings;
 use causeway_fabric::Address;
 use causeway_fabric::launch::timespec;
 use causeway_fabric::remoting::VERSION;
@@ -30,7 +30,6 @@ use entry::NodeRecord;
 use etcd::{Etcd, Watched};
 use presence::{Absent, Presence};
 use service::Service;
-use settings::Settings;
 
 /// Why there is no directory.
 #[derive(Debug, Error)]

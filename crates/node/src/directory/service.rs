@@ -12,9 +12,9 @@ use causeway_fabric::sisci::Directory;
 use super::cache;
 use super::entry::{NodeRecord, prefix};
 use super::etcd::{Etcd, Failure, Listing};
-use super::settings::Settings;
 use super::view::{Stored, View};
 use crate::limits::CONNECTIONS_MAX;
+use causeway_directory::Settings;
 
 /// The directory, on this host. Thread-safe.
 #[derive(Debug)]
@@ -238,7 +238,7 @@ impl Service {
             return Some(self.settings.addresses.clone());
         }
         let route = self.etcd.local_address();
-        if let Some(route) = route.filter(super::entry::is_address) {
+        if let Some(route) = route.filter(causeway_directory::is_address) {
             return Some(vec![route]);
         }
         let state = self.lock();

@@ -4,12 +4,14 @@ use super::super::Error;
 use rustix::net::{RecvFlags, recv};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 4096;
+/// What it means that something else than this program answers.
+const NO_BENCH: &str = "the other side said what is no answer: no `causeway bench` is there";
 /// How long one side waits for the other.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -135,9 +137,14 @@ impl Control {
         let read = (&mut self.lines).take(LINE_MAX).read_line(&mut line);
         match read {
             Ok(0) => Err("the other side has ended".into()),
-            Ok(_) => Ok(serde_json::from_str(&line)
-                .map_err(|error| format!("the other side said what is no answer: {error}"))?),
-            Err(error) => Err(format!("the other side is silent: {error}").into()),
+            Ok(_) => {
+                Ok(serde_json::from_str(&line).map_err(|error| format!("{NO_BENCH}: {error}"))?)
+            }
+            Err(error) => Err(match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => "the other side is silent".into(),
+                ErrorKind::InvalidData => NO_BENCH.into(),
+                _ => format!("the connection to the other side: {error}").into(),
+            }),
         }
     }
 

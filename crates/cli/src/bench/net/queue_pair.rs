@@ -334,7 +334,14 @@ impl QueuePair {
         });
         polled.map_err(named("a completion"))?;
         if let Some(status) = failed {
-            return Err(format!("a request failed: {status:?}").into());
+            // A side that ends tells its peer so, or answers nothing more.
+            let why = match status {
+                WcStatus::WrFlushErr | WcStatus::RetryExcErr => {
+                    "the other side has ended, or is not reached any more"
+                }
+                _ => "a request failed",
+            };
+            return Err(format!("{why}: {status:?}").into());
         }
         (self.completed, self.received) = (self.completed + sent, self.received + received);
         (0..received).try_for_each(|_| self.receive())

@@ -1,4 +1,7 @@
 //! The table `[sisci.directory]` of the configuration (docs/OPERATIONS.md describes it).
+//!
+//! The node daemon uses it. The broker, which reads the same file, checks it when it starts, so
+//! that a mistake is not left to the log of a daemon that starts later.
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -8,10 +11,6 @@ use std::time::Duration;
 use causeway_fabric::services::directory::NODE_ADDRESSES_MAX;
 use serde::Deserialize;
 
-use super::entry::{is_address, is_name};
-use super::login::Login;
-use crate::limits::CONFIGURATION_BYTES_MAX;
-
 /// Shortest lease that etcd can keep to, in seconds.
 const LEASE_SECONDS_MIN: u64 = 1;
 /// Longest: a node that is gone is not noticed for so long.
@@ -20,6 +19,10 @@ const LEASE_SECONDS_MAX: u64 = 3600;
 const RENEW_MS_MIN: u64 = 50;
 /// Most members of etcd.
 const ENDPOINTS_MAX: usize = 16;
+/// Longest name in the directory, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Longest configuration that is read.
+pub const CONFIGURATION_BYTES_MAX: u64 = 4 << 20;
 /// Where the last view is kept.
 const CACHE_DIR: &str = "/var/lib/causeway";
 
@@ -30,6 +33,16 @@ pub struct Tls {
     pub ca: Option<PathBuf>,
     /// This host's certificate and its key.
     pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// A user of etcd's, and the file with the password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Login {
+    /// The user.
+    pub user: String,
+    /// The file, which group and others can neither read nor write. It is read each time that a
+    /// token is asked for, so a new password needs no new daemon.
+    pub password_file: PathBuf,
 }
 
 /// Where the directory is, and what this host says there.
@@ -73,9 +86,10 @@ struct SisciTable {
     directory: Option<DirectoryTable>,
 }
 
+/// The table as it stands in the file; [`DirectoryTable::resolve`] checks it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DirectoryTable {
+pub struct DirectoryTable {
     etcd: Vec<String>,
     cluster: String,
     host: Option<String>,
@@ -137,72 +151,85 @@ impl Settings {
     /// Text for the user.
     pub fn parse(text: &str) -> Result<Option<Settings>, String> {
         let file: File = toml::from_str(text).map_err(|why| why.to_string())?;
-        file.sisci.directory.map(resolve).transpose()
+        file.sisci
+            .directory
+            .map(DirectoryTable::resolve)
+            .transpose()
     }
 }
 
-fn resolve(table: DirectoryTable) -> Result<Settings, String> {
-    let (lease, renew) = times(&table)?;
-    let uname = rustix::system::uname();
-    let host = table.host;
-    let host = host.unwrap_or_else(|| uname.nodename().to_string_lossy().into_owned());
-    let names = [
-        ("cluster", &table.cluster),
-        ("host", &host),
-        ("tenant", &table.tenant),
-    ];
-    let names = names
-        .into_iter()
-        .chain(table.name.iter().map(|name| ("name", name)));
-    for (what, name) in names {
-        if !is_name(name) {
+impl DirectoryTable {
+    /// Checks it, and fills in what is not said.
+    ///
+    /// # Errors
+    /// Text for the user.
+    pub fn resolve(self) -> Result<Settings, String> {
+        let table = self;
+        let (lease, renew) = times(&table)?;
+        let uname = rustix::system::uname();
+        let host = table.host;
+        let host = host.unwrap_or_else(|| uname.nodename().to_string_lossy().into_owned());
+        let names = [
+            ("cluster", &table.cluster),
+            ("host", &host),
+            ("tenant", &table.tenant),
+        ];
+        let names = names
+            .into_iter()
+            .chain(table.name.iter().map(|name| ("name", name)));
+        for (what, name) in names {
+            if !is_name(name) {
+                return Err(format!(
+                    "{what} {name:?} of the directory is not 1 to {NAME_BYTES_MAX} letters, \
+                     digits, '.', '_' or '-'"
+                ));
+            }
+        }
+        if table.etcd.is_empty() || table.etcd.len() > ENDPOINTS_MAX {
             return Err(format!(
-                "{what} {name:?} of the directory is not 1 to 64 letters, digits, '.', '_' or '-'"
+                "etcd names {} members; it must name 1 to {ENDPOINTS_MAX} members",
+                table.etcd.len()
             ));
         }
+        let etcd: Result<Vec<String>, String> =
+            table.etcd.iter().map(|url| endpoint(url)).collect();
+        let etcd = etcd?;
+        if let Some(odd) = table.addresses.iter().find(|address| !is_address(address)) {
+            return Err(format!("{odd} is not an address that other hosts reach"));
+        }
+        if table.addresses.len() > NODE_ADDRESSES_MAX {
+            return Err(format!(
+                "addresses has more than {NODE_ADDRESSES_MAX} addresses"
+            ));
+        }
+        let own = match (table.certificate, table.key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err("certificate and key belong together: set both or neither".to_owned()),
+        };
+        if table.ca.is_none() && etcd.iter().any(|url| url.starts_with("https:")) {
+            return Err("an https URL needs ca, a file with the trusted certificates".to_owned());
+        }
+        let login = login(table.user, table.password_file, &etcd)?;
+        let cache = table.cache.unwrap_or_else(|| {
+            let name = format!("directory-{}-{}.json", table.cluster, table.tenant);
+            Path::new(CACHE_DIR).join(name)
+        });
+        Ok(Settings {
+            etcd,
+            tls: Tls { ca: table.ca, own },
+            login,
+            cluster: table.cluster,
+            host,
+            name: table.name,
+            tenant: table.tenant,
+            addresses: table.addresses,
+            trusted: matches!(table.trust, Some(Trust::Address)),
+            lease,
+            renew,
+            cache,
+        })
     }
-    if table.etcd.is_empty() || table.etcd.len() > ENDPOINTS_MAX {
-        return Err(format!(
-            "etcd names {} members; it must name 1 to {ENDPOINTS_MAX} members",
-            table.etcd.len()
-        ));
-    }
-    let etcd: Result<Vec<String>, String> = table.etcd.iter().map(|url| endpoint(url)).collect();
-    let etcd = etcd?;
-    if let Some(odd) = table.addresses.iter().find(|address| !is_address(address)) {
-        return Err(format!("{odd} is not an address that other hosts reach"));
-    }
-    if table.addresses.len() > NODE_ADDRESSES_MAX {
-        return Err(format!(
-            "addresses has more than {NODE_ADDRESSES_MAX} addresses"
-        ));
-    }
-    let own = match (table.certificate, table.key) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => return Err("certificate and key belong together: set both or neither".to_owned()),
-    };
-    if table.ca.is_none() && etcd.iter().any(|url| url.starts_with("https:")) {
-        return Err("an https URL needs ca, a file with the trusted certificates".to_owned());
-    }
-    let login = login(table.user, table.password_file, &etcd)?;
-    let cache = table.cache.unwrap_or_else(|| {
-        Path::new(CACHE_DIR).join(format!("directory-{}-{}.json", table.cluster, table.tenant))
-    });
-    Ok(Settings {
-        etcd,
-        tls: Tls { ca: table.ca, own },
-        login,
-        cluster: table.cluster,
-        host,
-        name: table.name,
-        tenant: table.tenant,
-        addresses: table.addresses,
-        trusted: matches!(table.trust, Some(Trust::Address)),
-        lease,
-        renew,
-        cache,
-    })
 }
 
 /// How long the lease lasts, and how often it is renewed.
@@ -241,6 +268,19 @@ fn login(
         })),
         _ => Err("user and password_file belong together: set both or neither".to_owned()),
     }
+}
+
+/// Whether a text may be a name in the directory: letters, digits, `.`, `_`, `-`.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(fine)
+}
+
+/// Whether an address may be a node's.
+#[must_use]
+pub fn is_address(address: &IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_multicast() && !address.is_loopback()
 }
 
 /// A URL of a member, without a slash at its end.
