@@ -152,7 +152,8 @@ impl LocalSegment {
     /// Attaches to one that another process of the node shares.
     ///
     /// # Errors
-    /// `NO_SUCH_SEGMENT`, `ACCESS` if it is not shared; `TIMEOUT` as [`until_back`].
+    /// `NO_SUCH_SEGMENT`, `ACCESS` if it is not shared; `TIMEOUT` while its owner has yet to come
+    /// back to a new broker.
     pub fn attach(
         library: &'static Library,
         descriptor: &Arc<Descriptor>,

@@ -174,13 +174,13 @@ impl RemoteSegment {
     /// Connects, or begins to.
     ///
     /// # Errors
-    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_SEGMENT`, `CONNECTION_REFUSED`; `TIMEOUT` as
-    /// [`until_back`].
+    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_SEGMENT`, `CONNECTION_REFUSED`; `TIMEOUT`
+    /// while its owner has yet to come back to a new broker.
     pub fn connect(
         library: &'static Library,
         descriptor: &Arc<Descriptor>,
         options: RemoteOptions,
-        callback: Option<RemoteCallback>,
+        mut callback: Option<RemoteCallback>,
     ) -> Result<Handle<RemoteSegment>> {
         let options = match options {
             all @ RemoteOptions {
@@ -194,7 +194,6 @@ impl RemoteSegment {
             },
         };
         let sisci = library.fabric()?;
-        let mut callback = callback;
         let here = Via::Here(sisci.clone());
         let made = until_back(options.deadline, || {
             let made = Self::connect_by(library, descriptor, &here, options, &mut callback);

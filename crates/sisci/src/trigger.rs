@@ -76,7 +76,8 @@ impl<K: Kind> RemoteInterrupt<K> {
     /// Connects to an interrupt of a node.
     ///
     /// # Errors
-    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_INTNO`; `TIMEOUT` as [`until_back`].
+    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_INTNO`; `TIMEOUT` while its owner has yet to
+    /// come back to a new broker.
     pub fn connect(
         library: &'static Library,
         descriptor: &Descriptor,
