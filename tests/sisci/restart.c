@@ -198,9 +198,6 @@ static void what_is_taken_stays_taken(void)
 			NO_ARG, NO_FLAGS);
 	REFUSED(SCI_ERR_INTNO_USED, SCICreateInterrupt, sd, &interrupt, ADAPTER, &number,
 			NO_CALLBACK, NO_ARG, SCI_FLAG_FIXED_INTNO);
-	/* Nor is a segment said to be gone that may come back: whoever connects waits for it. */
-	REFUSED(SCI_ERR_TIMEOUT, SCIConnectSegment, sd, &remote, node, ID, ADAPTER,
-			NO_CALLBACK, NO_ARG, SHORT_MS, NO_FLAGS);
 	kill(peer.pid, SIGCONT);
 	connect_to(sd, &remote, node, ID);
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);

@@ -42,7 +42,7 @@ fn a_connection_outlasts_a_broker_whoever_comes_first() {
             reattach(&b);
             let away = remote(connection, RemoteChange::NotOperational);
             assert_eq!(events(&b), [away]);
-            refused(b.connect_segment(4, 7, false, false), Errno::NOENT);
+            refused(b.connect_segment(4, 7, false, false), Errno::AGAIN);
             reattach(&a);
             let back = remote(connection, RemoteChange::Operational);
             assert_eq!(events(&b), [back]);
@@ -166,6 +166,34 @@ fn shared_and_waiting_things_are_taken_up_too() {
         matches!(there[..], [Event::RemoteInterrupt { connection, .. }]
         if connection == waits_too)
     );
+}
+
+#[test]
+fn who_waits_hears_of_the_holder_that_knows_a_segment_to_be_available() {
+    for (twins_node, backing) in [(4, Backing::Own), (8, Backing::Group)] {
+        let host = host();
+        let (a, twin) = (process(&host, 4), process(&host, twins_node));
+        let b = process(&host, 8);
+        let (segment, _) = a.create_segment(Some(7), SIZE, backing, false).unwrap();
+        a.prepare_segment(segment.segment).unwrap();
+        if backing == Backing::Group {
+            twin.create_segment(Some(7), SIZE, backing, false).unwrap();
+        } else {
+            a.share_segment(segment.segment).unwrap();
+            twin.attach_segment(7).unwrap();
+        }
+        a.set_available(segment.segment).unwrap();
+        host.signal_broker(Signal::KILL);
+        host.start_broker("0");
+        reattach(&b);
+        reattach(&twin);
+        refused(b.connect_segment(4, 7, false, false), Errno::AGAIN);
+        let waits = b.connect_segment(4, 7, false, true).unwrap();
+        assert!(!waits.ready && events_so_far(&b).is_empty());
+        reattach(&a);
+        let there = remote(waits.connection, RemoteChange::Connected);
+        assert_eq!(events(&b), [there]);
+    }
 }
 
 #[test]

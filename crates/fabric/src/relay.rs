@@ -88,6 +88,8 @@ impl Relayed {
             }) => return Ok(None),
             connected => connected?,
         };
+        // Whatever time it took to come back.
+        let by = Instant::now() + CALL_TIMEOUT;
         let own = sisci.create_interrupt(None, true, false)?;
         let out = Sender::new(await_cell(&sisci, (connected.connection, false), by)?);
         let out = out.map_err(unusable)?;

@@ -19,18 +19,20 @@ const PATIENCE_MAX: Duration = RESTORE_GRACE.saturating_mul(2);
 /// call may take that waits for a broker.
 ///
 /// # Errors
-/// As `ask`; `TIMEOUT` if that is over first, and the owner may come back yet.
+/// As `ask`; `gone` if that is over first: the owner may come back yet, but programs know what to
+/// do if it is not there.
 pub(crate) fn until_back<T>(
     deadline: Option<Instant>,
+    gone: Error,
     mut ask: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     let begun = Instant::now();
     let longest = begun + PATIENCE_MAX;
     let end = deadline.map_or(longest, |by| by.max(begun + CALL_TIMEOUT).min(longest));
-    until(end, &mut ask)
+    until(end, gone, &mut ask)
 }
 
-fn until<T>(end: Instant, ask: &mut impl FnMut() -> Result<T>) -> Result<T> {
+fn until<T>(end: Instant, gone: Error, ask: &mut impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         let answer = ask();
         if answer.as_ref().err() != Some(&ABSENT) {
@@ -38,7 +40,7 @@ fn until<T>(end: Instant, ask: &mut impl FnMut() -> Result<T>) -> Result<T> {
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::TIMEOUT);
+            return Err(gone);
         }
         thread::sleep(left.min(ASK_AGAIN));
     }
@@ -52,15 +54,18 @@ mod tests {
     fn who_is_absent_is_asked_for_until_there_is_an_answer_or_the_time_is_over() {
         let mut answers = [Err(ABSENT), Err(ABSENT), Ok(7)].into_iter();
         let short = Some(Instant::now());
-        assert_eq!(until_back(short, || answers.next().unwrap()), Ok(7));
+        assert_eq!(
+            until_back(short, Error::NO_SUCH_INTNO, || answers.next().unwrap()),
+            Ok(7)
+        );
         let mut answers = [Err(ABSENT), Err(Error::NO_SUCH_SEGMENT)].into_iter();
-        let given_up = until_back::<()>(None, || answers.next().unwrap());
+        let given_up = until_back::<()>(None, Error::NO_SUCH_INTNO, || answers.next().unwrap());
         assert_eq!(given_up, Err(Error::NO_SUCH_SEGMENT));
         let mut asked = 0;
-        let late = until::<()>(Instant::now(), &mut || {
+        let late = until::<()>(Instant::now(), Error::NO_SUCH_INTNO, &mut || {
             asked += 1;
             Err(ABSENT)
         });
-        assert_eq!((late, asked), (Err(Error::TIMEOUT), 1));
+        assert_eq!((late, asked), (Err(Error::NO_SUCH_INTNO), 1));
     }
 }

@@ -152,8 +152,7 @@ impl LocalSegment {
     /// Attaches to one that another process of the node shares.
     ///
     /// # Errors
-    /// `NO_SUCH_SEGMENT`, `ACCESS` if it is not shared; `TIMEOUT` while its owner has yet to come
-    /// back to a new broker.
+    /// `NO_SUCH_SEGMENT`, `ACCESS` if it is not shared.
     pub fn attach(
         library: &'static Library,
         descriptor: &Arc<Descriptor>,
@@ -165,7 +164,7 @@ impl LocalSegment {
             let (granted, memory) = sisci.attach_segment(id)?;
             Ok((granted, Some(memory)))
         };
-        until_back(None, || {
+        until_back(Some(Instant::now()), Error::NO_SUCH_SEGMENT, || {
             LocalSegment::add(library, descriptor, &sisci, &mut callback, make)
         })
     }

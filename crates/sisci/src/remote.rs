@@ -18,7 +18,7 @@ use crate::absent::until_back;
 use crate::broadcast::Broadcast;
 use crate::constants::SCI_LOCAL_HOST;
 use crate::descriptor::Descriptor;
-use crate::error::{Error, Result};
+use crate::error::{ABSENT, Error, Result};
 use crate::events::Events;
 use crate::handles::{Handle, Object};
 use crate::late::Facts;
@@ -174,8 +174,7 @@ impl RemoteSegment {
     /// Connects, or begins to.
     ///
     /// # Errors
-    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_SEGMENT`, `CONNECTION_REFUSED`; `TIMEOUT`
-    /// while its owner has yet to come back to a new broker.
+    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_SEGMENT`, `CONNECTION_REFUSED`.
     pub fn connect(
         library: &'static Library,
         descriptor: &Arc<Descriptor>,
@@ -195,7 +194,7 @@ impl RemoteSegment {
         };
         let sisci = library.fabric()?;
         let here = Via::Here(sisci.clone());
-        let made = until_back(options.deadline, || {
+        let made = until_back(options.deadline, Error::NO_SUCH_SEGMENT, || {
             let made = Self::connect_by(library, descriptor, &here, options, &mut callback);
             if made != Err(Error::NO_SUCH_NODEID) || options.group {
                 return made;
@@ -500,7 +499,7 @@ fn establish(library: &Library, via: &Via, options: RemoteOptions) -> Result<(Co
             Err(error) => {
                 via.disconnect(connection.connection);
                 match error {
-                    Error::NOT_CONNECTED => return Err(Error::NO_SUCH_SEGMENT),
+                    Error::NOT_CONNECTED => return Err(ABSENT),
                     // The segment went in between, and may be followed by another.
                     Error::ILLEGAL_PARAMETER => {}
                     error => return Err(error),

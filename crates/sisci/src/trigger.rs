@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::absent::until_back;
 use crate::descriptor::Descriptor;
-use crate::error::{Error, Result};
+use crate::error::{ABSENT, Error, Result};
 use crate::handles::{Handle, Object};
 use crate::interrupt::Kind;
 use crate::library::{Library, from_fabric};
@@ -76,8 +76,8 @@ impl<K: Kind> RemoteInterrupt<K> {
     /// Connects to an interrupt of a node.
     ///
     /// # Errors
-    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_INTNO`; `TIMEOUT` while its owner has yet to
-    /// come back to a new broker.
+    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_INTNO`; `CONNECTION_REFUSED` if nobody is
+    /// at its other end.
     pub fn connect(
         library: &'static Library,
         descriptor: &Descriptor,
@@ -86,21 +86,38 @@ impl<K: Kind> RemoteInterrupt<K> {
     ) -> Result<Handle<RemoteInterrupt<K>>> {
         let node = node_meant(library, node)?;
         let sisci = library.fabric()?;
-        let made = until_back(deadline, || {
-            let made = Self::connect_here(library, descriptor, &sisci, (node, interrupt));
-            if made.as_ref().err() != Some(&Error::NO_SUCH_NODEID) {
-                return made;
+        let mut asked_again = false;
+        let made = until_back(deadline, Error::NO_SUCH_INTNO, || {
+            let made = Self::connect_by_any(library, descriptor, &sisci, (node, interrupt));
+            let (handle, connected) = made?;
+            if connected {
+                return Ok(handle);
             }
-            let peer = library.peers.find(&sisci, node)?;
-            Self::connect_there(library, descriptor, &peer, (node, interrupt))
-        });
-        let (handle, connected) = made.map_err(|error| refused(error, deadline))?;
-        if !connected {
-            // Removed in between, or there are no descriptors left.
             let _ = K::remotes(library).get(handle)?.remove(library);
-            return Err(Error::CONNECTION_REFUSED);
+            // Another broker may have come in between, without the owner. Otherwise the interrupt
+            // was removed, or there are no descriptors left.
+            match std::mem::replace(&mut asked_again, true) {
+                false => Err(ABSENT),
+                true => Err(Error::CONNECTION_REFUSED),
+            }
+        });
+        made.map_err(|error| refused(error, deadline))
+    }
+
+    /// Connects by this host's broker, or by the daemon of the host that has the node. Also says
+    /// whether anybody is at the other end still.
+    fn connect_by_any(
+        library: &'static Library,
+        descriptor: &Descriptor,
+        sisci: &Arc<Sisci>,
+        (node, interrupt): (u32, u32),
+    ) -> Result<(Handle<RemoteInterrupt<K>>, bool)> {
+        let made = Self::connect_here(library, descriptor, sisci, (node, interrupt));
+        if made.as_ref().err() != Some(&Error::NO_SUCH_NODEID) {
+            return made;
         }
-        Ok(handle)
+        let peer = library.peers.find(sisci, node)?;
+        Self::connect_there(library, descriptor, &peer, (node, interrupt))
     }
 
     /// Connects by this host's broker. Also says whether anybody is at the other end still.

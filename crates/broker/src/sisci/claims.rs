@@ -10,7 +10,8 @@
 //!
 //! Connected sessions know the names, too. So the records say whose each claim is ([`Owner`]).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -137,6 +138,8 @@ pub struct Claims {
     tenants: Vec<u64>,
     /// What was taken under the broker before and has not come back.
     reserved: HashSet<Key>,
+    /// How many of those each node of a tenant has, other than groups.
+    by_node: HashMap<(TenantId, u32), usize>,
     reserved_until: Option<Instant>,
 }
 
@@ -180,6 +183,9 @@ impl Claims {
                     };
                     self.records.insert(claim, record);
                     self.reserved.insert(claim);
+                    if claim.kind != GROUP {
+                        *self.by_node.entry((claim.tenant, claim.node)).or_default() += 1;
+                    }
                 }
                 _ => self.free.push(number),
             }
@@ -214,9 +220,7 @@ impl Claims {
 
     /// Whether something of a node's is kept for a session that may come back.
     pub(super) fn expects(&self, tenant: TenantId, node: u32) -> bool {
-        let of_node = |claim: &Key| (claim.tenant, claim.node) == (tenant, node);
-        let mut kept = self.reserved.iter();
-        kept.any(|claim| claim.kind != GROUP && of_node(claim))
+        self.by_node.contains_key(&(tenant, node))
     }
 
     /// Whether a session that comes back with this name may have it: it is free, or was the
@@ -229,9 +233,24 @@ impl Claims {
         })
     }
 
+    /// Nothing is kept there any more. Whether something was.
+    fn end_reservation(&mut self, claim: &Key) -> bool {
+        let kept = self.reserved.remove(claim);
+        if kept
+            && claim.kind != GROUP
+            && let Entry::Occupied(mut count) = self.by_node.entry((claim.tenant, claim.node))
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        kept
+    }
+
     /// It is taken, under this name.
     pub(super) fn enter(&mut self, claim: Key, name: u64, owner: Owner) {
-        let back = self.reserved.remove(&claim);
+        let back = self.end_reservation(&claim);
         if let Some(known) = self.records.get(&claim) {
             // What others share stays theirs.
             if back && known.owner != Owner::ANYBODY {
@@ -296,6 +315,7 @@ impl Claims {
     /// Reserves nothing any more once the time for coming back is over.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.reserved_until.take_if(|until| *until <= now).is_some() {
+            self.by_node.clear();
             for claim in std::mem::take(&mut self.reserved) {
                 self.strike(claim);
             }

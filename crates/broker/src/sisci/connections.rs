@@ -85,8 +85,11 @@ impl Tables {
         }
         .ok_or_else(|| self.absence(tenant, request))?;
         let segment = self.segments.get(&name).ok_or(Errno::NOENT)?;
+        // Of several holders, one who has yet to come back may know more.
+        let incomplete = (segment.shared || segment.is_group()) && self.awaits_owners();
         match segment.state() {
             SegmentState::Available => Ok(name),
+            _ if incomplete => Err(Errno::AGAIN),
             SegmentState::Unavailable => Err(Errno::CONNREFUSED),
             SegmentState::Created | SegmentState::Prepared => Err(Errno::NOENT),
         }
@@ -98,12 +101,16 @@ impl Tables {
         let group = Place::Group(request.id);
         let reserved = |place| self.claims.is_reserved(Key::place(tenant, place));
         let of_node = !request.group && reserved(Place::Node(request.node, request.id));
-        let incomplete =
-            self.places.contains_key(&(tenant, group)) && self.claims.next_expiry().is_some();
+        let incomplete = self.places.contains_key(&(tenant, group)) && self.awaits_owners();
         match of_node || reserved(group) || incomplete {
             true => Errno::AGAIN,
             false => Errno::NOENT,
         }
+    }
+
+    /// Whether sessions of the broker before may yet come back.
+    fn awaits_owners(&self) -> bool {
+        self.claims.next_expiry().is_some()
     }
 
     fn is_member_there(&self, group: u64, node: u32) -> bool {

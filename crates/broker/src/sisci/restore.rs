@@ -64,7 +64,7 @@ impl Tables {
         let own_uid = context.members.own_uid;
         let place = check_segment(request, node, memory.as_ref(), own_uid, tenant_name)?;
         if let Some(&name) = self.places.get(&(tenant, place)) {
-            let outcome = self.rejoin(session, request, memory.as_ref(), name);
+            let outcome = self.rejoin(session, (request, memory.as_ref()), name, context);
             if outcome.is_err() && !self.segments.contains_key(&was.name) {
                 self.displace(tenant, request, context)?;
             }
@@ -122,6 +122,15 @@ impl Tables {
         Ok(life)
     }
 
+    /// A segment has another holder: who came first may have known less of it, or be on another
+    /// node.
+    fn serve_again(&mut self, name: u64, context: &mut Context<'_>) {
+        let state = self.segments.get(&name).map(Segment::state);
+        if state == Some(SegmentState::Available) {
+            self.serve_waiting(name, context);
+        }
+    }
+
     /// The place of a segment is another's now: sessions that were connected need not wait longer.
     fn displace(
         &mut self,
@@ -158,9 +167,9 @@ impl Tables {
     fn rejoin(
         &mut self,
         session: SessionId,
-        request: &RestoreSegmentRequest,
-        memory: Option<&OwnedFd>,
+        (request, memory): (&RestoreSegmentRequest, Option<&OwnedFd>),
         name: u64,
+        context: &mut Context<'_>,
     ) -> Result<Life, Errno> {
         let was = &request.segment;
         let segment = self.segments.get_mut(&name).ok_or(Errno::INVAL)?;
@@ -183,6 +192,7 @@ impl Tables {
         let life = segment.life;
         self.own(session)?.take_handle(was.segment)?;
         self.hold_as((session, was.segment), name, was.state, replica)?;
+        self.serve_again(name, context);
         Ok(life)
     }
 

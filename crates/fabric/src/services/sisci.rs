@@ -17,7 +17,7 @@
 //! | `EINVAL` | a value outside its range |
 //! | `EDQUOT`, `EMFILE`, `ENFILE`, `ENOSPC`, `ENOMEM` | a limit |
 //! | `ENOTCONN` | the session is not open, or has not joined as a node |
-//! | `EAGAIN` | a connect that waits has nothing to fetch yet |
+//! | `EAGAIN` | a connect that waits has nothing to fetch yet; or the owner may yet come back |
 
 use crate::remoting::{message, service};
 use crate::services::directory::DirectoryRequest;

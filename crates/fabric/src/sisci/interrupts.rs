@@ -59,8 +59,8 @@ impl Sisci {
     ///
     /// # Errors
     /// [`crate::Error::Refused`]: `EHOSTUNREACH` if there is no such node, `ENOENT` if it has no
-    /// such interrupt; `EAGAIN` if
-    /// the broker before this one knew it, and its owner may yet come back.
+    /// such interrupt; `EAGAIN` if the broker before this one knew it, and its owner may yet come
+    /// back.
     pub fn connect_interrupt(
         &self,
         node: u32,
