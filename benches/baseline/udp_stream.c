@@ -83,6 +83,7 @@ static void serve(struct sockaddr_in own, size_t segment)
 			first = now_ns();
 		bytes += copy_out((size_t)n, segment, &at);
 		last = now_ns();
+		deadline = last + (uint64_t)IDLE_SECONDS * 1000000000u;
 	}
 	struct arrived result = { bytes, last - first };
 	if (sendto(fd, &result, sizeof result, 0, (struct sockaddr *)&from, sizeof from) < 0)

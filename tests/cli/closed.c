@@ -144,9 +144,12 @@ static void *sleep_for_failure(void *unused)
 	struct ibv_async_event event;
 
 	sleepers[1] = gettid();
-	if (ibv_get_async_event(dev.ctx, &event))
-		return unused;
-	return event.event_type == IBV_EVENT_DEVICE_FATAL ? NULL : unused;
+	// An address of the host may change meanwhile.
+	do {
+		if (ibv_get_async_event(dev.ctx, &event))
+			return unused;
+	} while (event.event_type != IBV_EVENT_DEVICE_FATAL);
+	return NULL;
 }
 
 static void await_sleep(_Atomic pid_t *thread)

@@ -142,6 +142,9 @@ impl Endpoint {
     /// the one that the environment names.
     pub fn alone(broker: Option<&Address>) -> Result<Arc<Self>, OpenError> {
         causeway_biased_lock::allow();
+        // What finds out how this processor does it is not to be found half done by a child made by
+        // fork(2).
+        let _ = causeway_proto::crc32c(0, &[]);
         fork::tell_of_copies();
         Ok(Arc::new(Endpoint::attach(broker)?))
     }

@@ -243,6 +243,7 @@ impl Ports {
         };
         // There may be more than were asked for: the next call begins with those.
         all.more = events.len() == EVENTS_MAX;
+        all.stream = all.more;
         for event in events {
             let Source { rank, socket } = Source::of(event.data);
             let Some(Some(slot)) = self.slots.get_mut(rank) else {

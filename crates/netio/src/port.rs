@@ -196,7 +196,8 @@ impl UdpPort {
     /// Lets the sockets for single peers receive by a shorter call where datagrams come one at a
     /// time. It may give several as one that is too long, so only datagrams travel so of which
     /// `proves_length` says that a checksum or a seal covers the whole: who reads them is to drop
-    /// what does not match. It may not hear marks of congestion before some datagrams have come.
+    /// what does not match. One of which it does not say so may be dropped. Marks of congestion may
+    /// be heard some datagrams late.
     #[must_use]
     pub fn with_short_receives(mut self, proves_length: fn(&[u8]) -> bool) -> UdpPort {
         self.proves_length = Some(proves_length);

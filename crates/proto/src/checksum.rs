@@ -32,7 +32,9 @@ mod tests {
         assert_eq!(crc32c(0, &[0xFF; 32]), 0x62A8_AB43);
         let all: Vec<u8> = (0..9000u32).map(|n| ((n * n) >> 3) as u8).collect();
         for len in (0..600).chain([1023, 1024, 1472, 4096, 8973, 9000]) {
-            assert_eq!(crc32c(0, &all[..len]), slowly(&all[..len]), "{len}");
+            // Wherever it begins.
+            let part = &all[len % 8..(len % 8 + len).min(all.len())];
+            assert_eq!(crc32c(0, part), slowly(part), "{len}");
         }
     }
 
