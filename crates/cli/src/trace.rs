@@ -92,18 +92,19 @@ fn record(options: &TraceOptions) -> Result<End, String> {
         payload,
     };
     let address = Address::from_env();
-    let begun = Trace::begin(&address, recording.reader.fd(), &wanted);
-    let mut trace = begun.map_err(|error| explain(&address, &error))?;
-    eprintln!(
-        "causeway: tracing, {} processes so far; Ctrl-C ends it",
-        trace.endpoints
-    );
+    // Before it begins: what is recorded waits for nobody.
     if let Some(qpn) = options.qpn.filter(|qpn| !is_connected(&address, *qpn)) {
         eprintln!(
             "causeway: no queue pair {qpn:#x} is connected now; causeway status lists those that \
              are"
         );
     }
+    let begun = Trace::begin(&address, recording.reader.fd(), &wanted);
+    let mut trace = begun.map_err(|error| explain(&address, &error))?;
+    eprintln!(
+        "causeway: tracing, {} processes so far; Ctrl-C ends it",
+        trace.endpoints
+    );
     let until = options.seconds.map(|seconds| Instant::now() + seconds);
     let end = recording.run(&mut trace, &signals, until);
     // From here on nothing is recorded; what is there already is taken.

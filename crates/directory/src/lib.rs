@@ -166,17 +166,13 @@ impl DirectoryTable {
     pub fn resolve(self) -> Result<Settings, String> {
         let table = self;
         let (lease, renew) = times(&table)?;
-        let uname = rustix::system::uname();
-        let host = table.host;
-        let host = host.unwrap_or_else(|| uname.nodename().to_string_lossy().into_owned());
-        let names = [
-            ("cluster", &table.cluster),
-            ("host", &host),
-            ("tenant", &table.tenant),
-        ];
-        let names = names
+        let names = [("cluster", &table.cluster), ("tenant", &table.tenant)];
+        // The host's own name is what it is: only one that is written here is looked at.
+        let written = [("host", &table.host), ("name", &table.name)];
+        let written = written
             .into_iter()
-            .chain(table.name.iter().map(|name| ("name", name)));
+            .filter_map(|(what, name)| Some((what, name.as_ref()?)));
+        let names = names.into_iter().chain(written);
         for (what, name) in names {
             if !is_name(name) {
                 return Err(format!(
@@ -215,6 +211,13 @@ impl DirectoryTable {
             let name = format!("directory-{}-{}.json", table.cluster, table.tenant);
             Path::new(CACHE_DIR).join(name)
         });
+        let own_name = || {
+            rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned()
+        };
+        let host = table.host.unwrap_or_else(own_name);
         Ok(Settings {
             etcd,
             tls: Tls { ca: table.ca, own },
