@@ -137,6 +137,12 @@ impl Nodes {
         }
     }
 
+    /// Whether a node has addresses, by which sessions tell where it is.
+    pub fn has_addresses(&self, tenant: TenantId, node: u32) -> bool {
+        let known = self.get(tenant, node);
+        known.is_some_and(|known| !known.addresses.is_empty())
+    }
+
     /// The first node one of whose addresses the broker's own network namespace has: that of the
     /// virtual machines here that have no address of a node. Looked for anew each time, since
     /// addresses come and go.

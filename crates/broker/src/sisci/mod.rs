@@ -322,7 +322,8 @@ impl Tables {
 
     /// Whether a node is on this host, as far as a tenant can tell: one of its sessions is part of
     /// it, other than for a process of another host, or has one of its addresses. Sessions of the
-    /// broker before that may yet come back count.
+    /// broker before that may yet come back count, too, unless the node has addresses: it may be
+    /// another host's by now.
     pub fn is_here(&self, tenant: TenantId, node: u32) -> bool {
         let shows = |own: &Holdings| {
             let is_member = own.node == node && own.elsewhere.is_none();
@@ -330,7 +331,7 @@ impl Tables {
         };
         self.nodes.is_always_here(tenant, node)
             || self.holdings.values().any(shows)
-            || self.claims.expects(tenant, node)
+            || (!self.nodes.has_addresses(tenant, node) && self.claims.expects(tenant, node))
     }
 }
 
