@@ -25,6 +25,7 @@ use causeway_shm::TRACE_BYTES;
 use causeway_shm::layout::INBOX_LEN;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::associations::associate;
 use crate::boundary::PidNamespace;
@@ -430,6 +431,22 @@ impl BrokerService for Client<'_> {
     ) -> Result<Answer<bool>, Errno> {
         let process = self.hub.trusted_process(self.own()?, request.local_qpn);
         Ok(process.is_some_and(is_suspended).into())
+    }
+
+    fn peer_process(
+        &mut self,
+        request: PeerRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let pid = self
+            .hub
+            .process_across_ring(self.own()?, request.local_qpn)?;
+        // Another process may have the number by now. It does not have what the endpoint's table of
+        // memory regions says is in its memory, so the caller takes nothing from it.
+        Ok(Answer {
+            body: (),
+            fds: vec![pidfd_open(pid, PidfdFlags::empty())?],
+        })
     }
 
     fn wire(&mut self, query: WireQuery, _: Vec<OwnedFd>) -> Result<Answer<WireReply>, Errno> {

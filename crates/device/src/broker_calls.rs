@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use causeway_biased_lock::BiasedGuard;
 use causeway_fabric::services::Leave;
+use causeway_shm::NO_SEGMENT;
 
 use crate::broker_request::BrokerRequest;
 use crate::direct::Answer;
@@ -75,20 +76,11 @@ impl Shared {
         let Some((segment, peer)) = wanted else {
             return;
         };
-        let mut granted = false;
-        let answer = match self.control.map_segment(qpn, segment) {
-            Ok((fd, writable)) => match peer.arena(segment, fd, writable) {
-                Ok(arena) => {
-                    granted = true;
-                    Answer::Granted(arena)
-                }
-                Err(_) => Answer::Refused,
-            },
-            Err(error) => match error.errno() {
-                libc::EPERM | libc::EACCES | libc::ENOENT => Answer::Refused,
-                _ => Answer::NotNow,
-            },
+        let answer = match segment {
+            NO_SEGMENT => self.ask_for_process(qpn, &peer),
+            segment => self.ask_for_segment(qpn, segment, &peer),
         };
+        let granted = matches!(answer, Answer::Granted(_) | Answer::Process(_));
         causeway_fault::point("fetch.answered");
         let (_, mut state) = self.engines.lock(qpn);
         let Some(mut entry) = state.qp(qpn) else {
@@ -101,6 +93,30 @@ impl Shared {
         drop(entry);
         drop(state);
         self.broker_thread.tell_answered();
+    }
+
+    fn ask_for_segment(&self, qpn: u32, segment: u64, peer: &PeerEnd) -> Answer {
+        match self.control.map_segment(qpn, segment) {
+            Ok((fd, writable)) => match peer.arena(segment, fd, writable) {
+                Ok(arena) => Answer::Granted(arena),
+                Err(_) => Answer::Refused,
+            },
+            Err(error) => match error.errno() {
+                libc::EPERM | libc::EACCES | libc::ENOENT => Answer::Refused,
+                _ => Answer::NotNow,
+            },
+        }
+    }
+
+    /// Asks for the peer's process, to read its memory where it is.
+    fn ask_for_process(&self, qpn: u32, peer: &PeerEnd) -> Answer {
+        match self.control.peer_process(qpn) {
+            Ok(pidfd) => peer
+                .process(pidfd)
+                .map_or(Answer::Refused, Answer::Process),
+            Err(error) if error.errno() == libc::ENOTCONN => Answer::NotNow,
+            Err(_) => Answer::Refused,
+        }
     }
 
     /// Waits until the broker thread has fetched the segment that a queue pair wants. What was just

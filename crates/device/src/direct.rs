@@ -12,9 +12,11 @@ use causeway_proto::host::{AtomicOp, MemError, Remote};
 use causeway_proto::reach::{NotDone, Reach, Target};
 use causeway_proto::types::Access;
 use causeway_proto::{Bytes, BytesMut};
-use causeway_shm::{Arena, Grant, MrEntry, PeerMrs, Publication, Ring, Stamp, Window};
+use causeway_shm::{Arena, Grant, MrEntry, NO_SEGMENT, PeerMrs, Publication, Ring, Stamp, Window};
 
 use crate::copy;
+use crate::in_process::InProcess;
+use crate::peer_process::PeerProcess;
 use crate::tap::Tap;
 
 /// Most bytes copied under one look at the region's entry: how long its owner may have to wait to
@@ -31,6 +33,8 @@ const REFUSED_MAX: usize = 64;
 pub(crate) enum Answer {
     /// Here it is.
     Granted(Arc<Arena>),
+    /// Here is the peer's process, where that was asked for ([`NO_SEGMENT`]).
+    Process(Arc<PeerProcess>),
     /// Not for this queue pair, as long as its peer grants what it does.
     Refused,
     /// It could not be asked, or does not know both ends yet.
@@ -97,13 +101,15 @@ pub(crate) struct Direct {
     refused: Vec<(u64, Grant)>,
     /// A segment to ask the broker for, and what is granted.
     wanted: Option<(u64, Grant)>,
+    /// READs from where the peer's memory is in its process.
+    in_process: InProcess,
     /// Accesses carried out, not reported yet.
     done: u64,
 }
 
 impl Direct {
     /// With the peer's table of memory regions, and the number of its queue pair.
-    pub fn new(mrs: PeerMrs, peer_qpn: u32) -> Self {
+    pub fn new(mrs: PeerMrs, peer_qpn: u32, in_process: InProcess) -> Self {
         Direct {
             mrs,
             translation: None,
@@ -112,6 +118,7 @@ impl Direct {
             opened: None,
             refused: Vec::new(),
             wanted: None,
+            in_process,
             done: 0,
         }
     }
@@ -134,6 +141,8 @@ impl Direct {
         };
         match answer {
             Answer::Granted(arena) => _ = self.arenas.insert(segment, arena),
+            Answer::Process(process) => self.in_process.found(process),
+            Answer::Refused if segment == NO_SEGMENT => self.in_process.refuse(),
             Answer::Refused => {
                 if self.refused.len() >= REFUSED_MAX {
                     self.refused.clear();
@@ -141,6 +150,13 @@ impl Direct {
                 self.refused.push((segment, grant));
             }
             Answer::NotNow => {}
+        }
+    }
+
+    /// Has the broker asked for the peer's process, if it has not been.
+    fn ask_for_process(&mut self, grant: Grant) {
+        if self.in_process.is_to_ask() && self.wanted.is_none() {
+            self.wanted = Some((NO_SEGMENT, grant));
         }
     }
 
@@ -369,6 +385,58 @@ impl Reaching<'_> {
     }
 }
 
+impl Reaching<'_> {
+    /// Whether a READ of so many bytes is to be made from the peer's process. If nobody knows yet,
+    /// the broker is to be asked.
+    fn reads_in_process(&mut self, len: u32, grant: Grant) -> bool {
+        self.direct.ask_for_process(grant);
+        len <= ACCESS_MAX && self.direct.in_process.takes_next()
+    }
+
+    /// Reads all of a target where it is in the peer's process: one access.
+    #[cold]
+    fn read_in_process(
+        &mut self,
+        target: Target,
+        mut take: impl FnMut(u32, Bytes<'_>) -> Result<(), MemError>,
+    ) -> Result<(), NotDone> {
+        let Some(process) = self.direct.in_process.process() else {
+            let grant = self.ring.peer_grant();
+            let found = self.check(grant.pd(), target, Remote::Read);
+            if found.is_some_and(|(entry, _, _)| entry.segment == NO_SEGMENT) {
+                self.direct.ask_for_process(grant);
+            }
+            return Err(NotDone::Elsewhere);
+        };
+        let grant = self.ring.enter(target.rkey);
+        let found = self.check(grant.pd(), target, Remote::Read);
+        let at = found.filter(|(entry, _, _)| entry.segment == NO_SEGMENT);
+        let allowed = grant.allows(access(Remote::Read)) && target.len <= ACCESS_MAX;
+        let mut done = Err(NotDone::Elsewhere);
+        if let Some((_, _, at)) = at.filter(|_| allowed) {
+            let tap = self.tap;
+            let read = process.read(at, target.len as usize, |from, bytes| {
+                let last = from + bytes.len() == target.len as usize;
+                if let Some(tap) = tap {
+                    tap.direct(Remote::Read, target, from as u32, bytes, last);
+                }
+                take(from as u32, bytes)
+            });
+            done = match read {
+                None => Err(NotDone::Elsewhere),
+                Some(read) => read.map_err(NotDone::Local),
+            };
+        }
+        if !self.ring.leave() {
+            return Err(NotDone::Evicted);
+        }
+        done?;
+        self.direct.in_process.note_read();
+        self.direct.done += 1;
+        Ok(())
+    }
+}
+
 impl Reach for Reaching<'_> {
     #[inline]
     fn part(&mut self, target: Target, what: Remote) -> Option<Range<u32>> {
@@ -377,6 +445,10 @@ impl Reach for Reaching<'_> {
             return None;
         }
         let (entry, _, offset) = self.check(grant.pd(), target, what)?;
+        if entry.segment == NO_SEGMENT {
+            let reads = what == Remote::Read && self.reads_in_process(target.len, grant);
+            return reads.then_some(0..target.len);
+        }
         let end = offset.checked_add(target.len.into())?;
         let (from, to) = (offset.max(entry.start), end.min(entry.end));
         let misaligned = what == Remote::Atomic && !target.addr.is_multiple_of(8);
@@ -427,10 +499,14 @@ impl Reach for Reaching<'_> {
         target: Target,
         mut take: impl FnMut(u32, Bytes<'_>) -> Result<(), MemError>,
     ) -> Result<(), NotDone> {
-        self.in_accesses(target, 0..target.len, Remote::Read, |from, at, len| {
+        let done = self.in_accesses(target, 0..target.len, Remote::Read, |from, at, len| {
             // SAFETY: as in `write`.
             take(from, unsafe { Bytes::from_raw(at, len as usize) })
-        })
+        });
+        match done {
+            Err(NotDone::Elsewhere) => self.read_in_process(target, take),
+            done => done,
+        }
     }
 
     fn atomic(&mut self, target: Target, op: AtomicOp) -> Result<u64, NotDone> {
@@ -472,7 +548,7 @@ mod tests {
         let arena = Arc::new(Arena::new(Owned::new(fd, "a test's file"), writable).unwrap());
         let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
         let table = MrTable::format(Arc::clone(&segment)).unwrap();
-        let mut direct = Direct::new(PeerMrs::open(segment).unwrap(), 7);
+        let mut direct = Direct::new(PeerMrs::open(segment).unwrap(), 7, InProcess::never());
         direct.arenas.insert(1, arena);
         assert!(direct.at(1, offset, false, Grant::NONE).is_some());
         (direct, table)

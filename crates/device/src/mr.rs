@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use causeway_proto::host::{MemError, Remote};
 use causeway_proto::types::Access;
 use causeway_shm::layout::KEY_GENERATION_BITS;
-use causeway_shm::{MrEntry, MrTable as Directory};
+use causeway_shm::{MrEntry, MrTable as Directory, NO_SEGMENT};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::errno::Errno;
@@ -294,6 +294,21 @@ impl MrWriter<'_> {
         }
         if let Some(entry) = self.entry(key, at) {
             self.at.directory.publish(&entry);
+        }
+    }
+
+    /// Lets peers find where a region is in this process, to read it from there.
+    pub fn publish_in_process(&mut self, key: u32) {
+        let nowhere = Place {
+            segment: NO_SEGMENT,
+            start: 0,
+            end: 0,
+        };
+        if let Some(entry) = self.entry(key, nowhere)
+            && let Some(region_use) = self.region_use(key)
+        {
+            region_use.published = true;
+            self.at.directory.publish_in_process(&entry);
         }
     }
 

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::closed_fds::Failure;
 use crate::errno::Errno;
+use crate::peer_process::PeerProcess;
 
 /// Where a peer's endpoint is told that something happened on a ring.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct PeerEnd {
     pub guest_table: OnceLock<Arc<Segment>>,
     /// Rings shared with it that no queue pair uses, by name: those of later ones.
     rings: Mutex<HashMap<u64, Arc<Segment>>>,
+    /// Its process, if this one may read its memory; nothing while nobody has asked for that.
+    process: OnceLock<Option<Arc<PeerProcess>>>,
     /// Its memory segments that queue pairs use, by number and whether they may be written.
     arenas: Mutex<HashMap<(u64, bool), Weak<Arena>>>,
 }
@@ -59,8 +62,20 @@ impl PeerEnd {
             mrs: PeerMrs::open(Arc::new(table)).map_err(refused)?,
             guest_table: OnceLock::new(),
             rings: Mutex::default(),
+            process: OnceLock::new(),
             arenas: Mutex::default(),
         })
+    }
+
+    /// Its process, as it is known; the outer `None`: the broker has not been asked.
+    pub fn known_process(&self) -> Option<Option<Arc<PeerProcess>>> {
+        self.process.get().cloned()
+    }
+
+    /// The process that a pidfd of the broker's names.
+    pub fn process(&self, pidfd: OwnedFd) -> Option<Arc<PeerProcess>> {
+        let found = || PeerProcess::of(pidfd, self.mrs.proof()?).map(Arc::new);
+        self.process.get_or_init(found).clone()
     }
 
     /// Keeps a ring mapped for a later queue pair.

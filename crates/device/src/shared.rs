@@ -24,6 +24,7 @@ use crate::gid::own_addresses;
 use crate::groups::Groups;
 use crate::known_secrets::KnownSecrets;
 use crate::limits::LIMITS;
+use crate::peer_process::Identity;
 use crate::pds::Pds;
 use crate::peers::{Peers, refused};
 use crate::port_state::News;
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub checksums: Checksums,
     /// The program's user wants wires to other hosts secured, whatever the broker says.
     pub wants_secured: bool,
+    /// What peers tell this process by when they read its memory, if they are to.
+    pub identity: Option<Identity>,
     pub doorbell: Doorbell,
     /// Endpoints of peers on this host.
     pub peers: Peers,
@@ -133,6 +136,10 @@ impl Shared {
         let attachment = Attachment::attach(&options)?;
         let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
         let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
+        let identity = Identity::new();
+        if let Some(identity) = &identity {
+            directory.show_proof(identity.proof());
+        }
         let (slot, port) = take_slot(None)?;
         attachment.report_addresses(&own_addresses())?;
         let port = bypass::add_if_wanted(port.with_connected()?);
@@ -161,6 +168,7 @@ impl Shared {
             port_fds,
             checksums,
             wants_secured,
+            identity,
             doorbell,
             peers: Peers::new(failure),
             groups: Groups::default(),

@@ -69,6 +69,11 @@ impl Watches {
         }
     }
 
+    /// How many queue pairs there are.
+    pub fn len(&self) -> usize {
+        self.inner.lock().watches.len()
+    }
+
     /// The queue pairs whose peers are accessing.
     pub fn in_flight(&self, what: Accesses) -> Vec<u32> {
         let inner = self.inner.lock();

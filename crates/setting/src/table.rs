@@ -67,8 +67,9 @@ const fn number(
 }
 
 /// All of them.
-pub static KNOWN: [Known; 7] = [
+pub static KNOWN: [Known; 8] = [
     words("CAUSEWAY_MOVE", &["on", "off", "eager"], "on, off or eager"),
+    words("CAUSEWAY_CMA", &["on", "off"], "on or off"),
     words("CAUSEWAY_LID", &["0", "1"], "0 or 1"),
     words("CAUSEWAY_LOOK", &["on", "off"], "on or off"),
     words("CAUSEWAY_SISCI_COPIES", &["on", "off"], "on or off"),

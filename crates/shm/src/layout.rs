@@ -101,6 +101,13 @@ pub const INBOX_LEN: usize = STATS_AT + PAGE;
 pub const MR_TABLE_MAGIC: u64 = u64::from_le_bytes(*b"CWMRTB\0\0");
 /// Version of the table of memory regions.
 pub const MR_TABLE_VERSION: u64 = 3;
+/// In a table of memory regions: where in the owner's memory its proof of identity is; 0 if it has
+/// none.
+pub const PROOF_AT: usize = 16;
+/// In a table of memory regions: the words that are there.
+pub const PROOF: usize = 24;
+/// How many they are.
+pub const PROOF_WORDS: usize = 2;
 /// Memory regions that peers can find in the table, by the index part of their keys. Those beyond
 /// are accessed through the ring.
 pub const MR_TABLE_ENTRIES: usize = if MODEL { 2 } else { 1 << 16 };

@@ -26,6 +26,11 @@ const SEGMENT: usize = 32;
 const START: usize = 40;
 const END: usize = 48;
 const PD: usize = 56;
+/// In the access rights of an entry that only says where the region is in the owner's process.
+/// Verbs' flag of that value (`IBV_ACCESS_HUGETLB`) is never published.
+const IN_PROCESS: u64 = 1 << 7;
+/// `IBV_ACCESS_REMOTE_READ`: all that can be allowed by such an entry.
+const REMOTE_READ: u64 = 1 << 2;
 /// In the last word: where the queue pair stands.
 const QPN_SHIFT: u32 = 32;
 /// In the key word: the entry is in force.
@@ -54,7 +59,7 @@ pub struct MrEntry {
     pub len: u64,
     /// Offset of its first byte in the segment, where that is in the segment.
     pub offset: u64,
-    /// The memory segment, as the broker names it.
+    /// The memory segment, as the broker names it; [`NO_SEGMENT`] if it is in none.
     pub segment: u64,
     /// The part of it that is in the segment: offsets of its first byte, and behind its last.
     pub start: u64,
@@ -80,6 +85,21 @@ impl MrEntry {
         let end = offset.checked_add(len);
         offset >= self.start && end.is_some_and(|end| end <= self.end && end <= SEGMENT_END)
     }
+}
+
+/// The segment of an entry whose region is in none: its offset is the address in the owner's
+/// process.
+pub const NO_SEGMENT: u64 = 0;
+
+/// Words at a place in the owner's memory, which no other process has there. Who reads another
+/// process's memory reads them too, in the same system call: a process that has executed another
+/// program since, or that has got the number of the one that ended, does not have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// Where they are.
+    pub at: u64,
+    /// What they are.
+    pub words: [u64; l::PROOF_WORDS],
 }
 
 /// No offset is beyond, whatever an entry says.
@@ -116,6 +136,12 @@ fn count_of(word: u64) -> u64 {
 
 /// Enters a region into a table, as publication `count`, which is where it stands in the word.
 fn enter(mem: &Region, at: usize, entry: &MrEntry, count: u64) {
+    let access = u64::from(entry.access) & ACCESS_MASK & !IN_PROCESS;
+    enter_with(mem, at, entry, count, access);
+}
+
+/// As [`enter`], with these access rights.
+fn enter_with(mem: &Region, at: usize, entry: &MrEntry, count: u64, access: u64) {
     let word = |offset| mem.word(at + offset);
     word(KEY).store(count, Ordering::Release);
     fence(Ordering::Release);
@@ -134,7 +160,6 @@ fn enter(mem: &Region, at: usize, entry: &MrEntry, count: u64) {
         word(offset).store(value, Ordering::Relaxed);
     }
     causeway_fault::point("table.written");
-    let access = u64::from(entry.access) & ACCESS_MASK;
     let key = VALID | count | (access << ACCESS_SHIFT) | u64::from(entry.key);
     word(KEY).store(key, Ordering::Release);
 }
@@ -231,6 +256,33 @@ impl MrTable {
         self.all().for_each(|mem| enter(mem, at, entry, count));
     }
 
+    /// Says where the proof of this process's identity is in its memory.
+    pub fn show_proof(&self, proof: Proof) {
+        for (index, word) in proof.words.into_iter().enumerate() {
+            self.mem
+                .word(l::PROOF + 8 * index)
+                .store(word, Ordering::Relaxed);
+        }
+        self.mem.word(l::PROOF_AT).store(proof.at, Ordering::Release);
+    }
+
+    /// Lets peers find a region that is in no segment, to read it from this process's memory. This
+    /// does not count as a publication: what is found so is not remembered. To be called as
+    /// [`MrTable::publish`] is, and only where the region is not published.
+    pub fn publish_in_process(&self, entry: &MrEntry) {
+        let Some(at) = place(entry.key) else { return };
+        let access = IN_PROCESS | (u64::from(entry.access) & REMOTE_READ);
+        let entry = MrEntry {
+            segment: NO_SEGMENT,
+            start: 0,
+            end: 0,
+            ..*entry
+        };
+        let count = self.count(at);
+        self.all()
+            .for_each(|mem| enter_with(mem, at, &entry, count, access));
+    }
+
     /// Withdraws a region: no access to it begins any more. Those under way show in the in-flight
     /// words ([`crate::Ring::peer_in_flight`]), to be looked at afterwards.
     pub fn retract(&self, key: u32) {
@@ -299,6 +351,15 @@ impl PeerMrs {
         } else {
             Err(SegmentError::Format)
         }
+    }
+
+    /// Where the owner's proof of identity is, if it has one.
+    #[must_use]
+    pub fn proof(&self) -> Option<Proof> {
+        let at = self.mem.word(l::PROOF_AT).load(Ordering::Acquire);
+        let word = |index| self.mem.word(l::PROOF + 8 * index).load(Ordering::Relaxed);
+        let words = std::array::from_fn(word);
+        (at != 0).then_some(Proof { at, words })
     }
 
     /// A look at the entry of a key, as it was when [`PeerMrs::find`] gave its stamp.

@@ -11,6 +11,7 @@ use causeway_fabric::limits::ADDRESSES_MAX;
 use causeway_fabric::services::ConnectBody;
 use causeway_identity::Slot;
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::{Endpoint, Hub};
 use crate::ids::EndpointId;
@@ -61,6 +62,21 @@ impl Hub {
         let process = self.endpoints.get(&peer)?;
         let known = process.vm.is_none() && process.pid > 0;
         (known && self.trust_each_other(id, peer)).then_some(process.pid)
+    }
+
+    /// The process at the other end of a QP's ring, which both have joined.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if there is no such ring, `EPERM` unless that process is inside the trust boundary
+    /// and known by a number.
+    pub(crate) fn process_across_ring(
+        &self,
+        id: EndpointId,
+        local_qpn: u32,
+    ) -> Result<Pid, Errno> {
+        self.joined_peer(id, local_qpn)?;
+        let process = self.trusted_process(id, local_qpn);
+        process.and_then(Pid::from_raw).ok_or(Errno::PERM)
     }
 
     /// The endpoint that a QP is connected to, by a ring or over UDP. Of the latter each names the

@@ -30,6 +30,7 @@ use crate::clock::Now;
 use crate::core::Core;
 use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
+use crate::in_process::InProcess;
 use crate::peers::{PeerEnd, refused};
 use crate::tap::Tap;
 use local::Local;
@@ -85,8 +86,12 @@ impl RingLink {
         let peer = with.peer;
         let side = if with.side == 0 { Side::A } else { Side::B };
         let ring = Ring::attach(with.ring, side).map_err(refused)?;
+        let in_process = match with.trusted {
+            true => InProcess::of(&peer),
+            false => InProcess::never(),
+        };
         Ok(RingLink {
-            direct: Direct::new(peer.mrs.clone(), with.peer_qpn),
+            direct: Direct::new(peer.mrs.clone(), with.peer_qpn, in_process),
             local: Local::default(),
             received: Local::default(),
             to_withdraw: !with.trusted,

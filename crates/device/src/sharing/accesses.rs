@@ -20,6 +20,15 @@ const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
 const NAP: Duration = Duration::from_micros(50);
 
+/// Waits for a moment, after waiting for so long.
+fn pause(elapsed: Duration) {
+    if elapsed >= WATCH {
+        std::thread::sleep(NAP);
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
 impl Shared {
     /// Waits until the accesses that began before the region or the grant was withdrawn have ended.
     /// A peer that overruns the lease is evicted, and never waited for again: its queue pair fails.
@@ -37,11 +46,23 @@ impl Shared {
             if elapsed >= LEASE {
                 return self.evict(&late);
             }
-            if elapsed >= WATCH {
-                std::thread::sleep(NAP);
-            } else {
-                std::hint::spin_loop();
+            pause(elapsed);
+        }
+    }
+
+    /// Waits until such accesses have ended, for `patience` at most, and evicts nobody. Returns
+    /// whether they have.
+    pub fn are_accesses_over(&self, what: Accesses, patience: Duration) -> bool {
+        let begun = clock::now();
+        loop {
+            let elapsed = clock::now().since(begun);
+            if self.common.watches.in_flight(what).is_empty() {
+                return true;
             }
+            if elapsed >= patience {
+                return false;
+            }
+            pause(elapsed);
         }
     }
 

@@ -16,6 +16,12 @@ use crate::populate::populate;
 use crate::shared::Shared;
 use crate::watches::Accesses;
 
+/// Queue pairs up to which regions are shown where they are in this process: the end of each such
+/// registration looks at what the peer of every one of them accesses.
+const WATCHED_MAX: usize = 64;
+/// How long a READ from this process may keep a region from being moved.
+const READ_MAX: Duration = Duration::from_millis(10);
+
 /// A memory region.
 #[derive(Debug)]
 pub(crate) struct Region(Mutex<Registration>);
@@ -86,6 +92,7 @@ impl Region {
         let mrs = &sharing.shared.common.mrs;
         if move_threshold::waits() && !sharing.is_in_place(pd, range, access) {
             mrs.write().await_use(key);
+            self.0.lock().show_in_process(&sharing.shared);
         } else {
             self.place_or_wait(sharing);
         }
@@ -115,8 +122,15 @@ impl Region {
             return Ok(());
         }
         causeway_fault::point("region.entered");
+        inner.hide_in_process(shared)?;
         let range = (inner.addr, inner.len);
-        let placed = sharing.place(inner.pd, range, inner.access)?;
+        let placed = match sharing.place(inner.pd, range, inner.access) {
+            Ok(placed) => placed,
+            Err(why) => {
+                inner.show_in_process(shared);
+                return Err(why);
+            }
+        };
         causeway_fault::point("region.placed");
         inner.publish(&placed, shared);
         inner.placed = Some(placed);
@@ -274,10 +288,39 @@ impl Registration {
     /// No access by peers themselves begins any more. Returns the keys by which some may be under
     /// way.
     fn retract(&self, shared: &Shared) -> Vec<u32> {
-        if self.placed.is_none() {
-            return Vec::new();
+        if self.placed.is_some() {
+            return shared.retract(self.key);
         }
-        shared.retract(self.key)
+        let was_shown = shared.common.mrs.write().withdraw(self.key);
+        was_shown.then_some(self.key).into_iter().collect()
+    }
+
+    /// Lets peers read it where it is in this process, while it waits to be moved.
+    fn show_in_process(&self, shared: &Shared) {
+        let shows = !self.ended
+            && self.placed.is_none()
+            && self.access.contains(Access::REMOTE_READ)
+            && shared.identity.is_some()
+            && shared.common.watches.len() <= WATCHED_MAX;
+        if shows {
+            shared.common.mrs.write().publish_in_process(self.key);
+        }
+    }
+
+    /// Ends that, before the memory moves: what is lifted out of its place while peers read it would
+    /// hold them up.
+    ///
+    /// # Errors
+    /// [`Kept::ForNow`] if a peer does not end its READ; then they may go on.
+    fn hide_in_process(&self, shared: &Shared) -> Result<(), Kept> {
+        if !shared.common.mrs.write().withdraw(self.key) {
+            return Ok(());
+        }
+        if shared.are_accesses_over(Accesses::Region(self.key), READ_MAX) {
+            return Ok(());
+        }
+        self.show_in_process(shared);
+        Err(Kept::ForNow)
     }
 
     /// Takes the memory back from where peers outside the trust boundary can map it, or one that
@@ -289,12 +332,14 @@ impl Registration {
     fn end(&mut self, sharing: &Sharing) -> Result<Vec<u32>, (Vec<u32>, Errno)> {
         let shared = &*sharing.shared;
         let keys = self.retract(shared);
-        let Some(placed) = self.placed.take() else {
-            return Ok(Vec::new());
-        };
-        causeway_fault::point("revoke.retracted");
+        if self.placed.is_some() {
+            causeway_fault::point("revoke.retracted");
+        }
         let wait = |key| shared.await_accesses(Accesses::Region(key));
         let evicted: Vec<u32> = keys.into_iter().flat_map(wait).collect();
+        let Some(placed) = self.placed.take() else {
+            return Ok(evicted);
+        };
         causeway_fault::point("revoke.quiet");
         let late = shared.common.evicted_from.has(self.pd);
         let ended = sharing.end(placed, self.pd, late);

@@ -7,6 +7,7 @@
 mod answers;
 mod broker;
 mod engines;
+mod in_process;
 mod introduced;
 mod leaving;
 mod memory;

@@ -228,7 +228,7 @@ impl Side {
     }
 
     /// The next completion, of whatever status.
-    fn poll(&self) -> Option<Wc> {
+    pub fn poll(&self) -> Option<Wc> {
         let mut found = None;
         self.cq.poll(1, |wc, _| found = Some(*wc)).unwrap();
         found

@@ -552,6 +552,9 @@ service! {
         33 => associate(AssociationRequest; fds 0..=0) -> HandshakeReply;
         /// Derives the secrets of a multicast group.
         34 => group_secrets(GroupRequest; fds 0..=0) -> GroupReply;
+        /// Grants a pidfd of the process of the endpoint that a QP is connected to by a ring, if
+        /// that is inside the caller's trust boundary.
+        35 => peer_process(PeerRequest; fds 0..=0) -> ();
     }
 }
 

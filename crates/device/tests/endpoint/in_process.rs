@@ -1,0 +1,99 @@
+//! READs of memory that is in no segment: made where it is in the owner's process.
+
+use std::sync::atomic::Ordering;
+
+use causeway_proto::types::{SendOp, WcStatus};
+use rustix::io::Errno;
+
+use crate::broker::{Broker, Manner};
+use crate::side::{ALL, Side, connected, connected_first, register};
+
+/// READs between two that go by ring, at first (`device::in_process`).
+const FIRST_MANY: u64 = 8;
+
+/// A READ of `b`'s word into `a`'s. Returns what it was.
+fn read(a: &Side, b: &Side, at: usize) -> u64 {
+    a.post(at as u64, read_from(b, at), at).unwrap();
+    a.complete(at as u64);
+    a.memory.word(at).load(Ordering::Acquire)
+}
+
+fn read_from(peer: &Side, at: usize) -> SendOp {
+    SendOp::Read {
+        addr: (peer.memory.addr() + at) as u64,
+        rkey: peer.mr.rkey(),
+    }
+}
+
+/// Whether a READ is complete when it has been posted, though nobody has looked for anything.
+fn is_done_at_once(a: &Side, b: &Side, at: usize) -> bool {
+    a.post(7, read_from(b, at), at).unwrap();
+    let done = a.poll().is_some_and(|wc| wc.status == WcStatus::Success);
+    if !done {
+        a.complete(7);
+    }
+    done
+}
+
+#[test]
+fn memory_that_waits_to_be_moved_is_read_in_its_process() {
+    let broker = Broker::start();
+    let (a, b) = connected_first(&broker);
+    for value in 1..FIRST_MANY {
+        b.memory.word(64).store(value, Ordering::Relaxed);
+        assert_eq!(read(&a, &b, 64), value);
+    }
+    assert_eq!(broker.calls("peer_process"), 1);
+    assert_eq!(broker.calls("create_segment"), 0, "nothing has moved");
+    assert!(is_done_at_once(&a, &b, 128));
+    // Its owner hears of one that goes by ring now and then, and moves what is used.
+    assert!(!is_done_at_once(&a, &b, 128));
+}
+
+#[test]
+fn what_is_not_registered_any_more_is_not_read() {
+    let broker = Broker::start();
+    let (a, mut b) = connected_first(&broker);
+    assert_eq!(read(&a, &b, 64), 0);
+    let gone = read_from(&b, 64);
+    b.mr.dereg().unwrap();
+    b.mr = register(&b.pd, &b.memory, ALL);
+    b.memory.word(64).store(9, Ordering::Relaxed);
+    assert_eq!(read(&a, &b, 64), 9);
+    a.post(3, gone, 64).unwrap();
+    assert_eq!(a.wait().status, WcStatus::RemAccessErr);
+}
+
+#[test]
+fn a_region_that_may_not_be_read_is_not_read() {
+    let broker = Broker::start();
+    let (a, mut b) = connected_first(&broker);
+    b.mr.dereg().unwrap();
+    b.mr = register(&b.pd, &b.memory, ALL.difference(causeway_identity::Access::REMOTE_READ));
+    a.post(3, read_from(&b, 64), 64).unwrap();
+    assert_eq!(a.wait().status, WcStatus::RemAccessErr);
+    assert_eq!(broker.calls("peer_process"), 0);
+}
+
+#[test]
+fn without_the_process_reads_go_by_ring() {
+    for errno in [Errno::PERM, Errno::NOSYS] {
+        let broker = Broker::start();
+        broker.next("peer_process", Manner::Refuse(errno));
+        let (a, b) = connected_first(&broker);
+        for value in 1..4 {
+            b.memory.word(64).store(value, Ordering::Relaxed);
+            assert_eq!(read(&a, &b, 64), value);
+        }
+        assert_eq!(broker.calls("peer_process"), 1, "asked once");
+    }
+}
+
+#[test]
+fn what_is_in_a_segment_is_not_read_otherwise() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    assert_eq!(read(&a, &b, 64), 0);
+    assert_eq!(broker.calls("map_segment"), 1);
+    assert_eq!(broker.calls("peer_process"), 0);
+}
