@@ -43,7 +43,14 @@ def churning():
     """Runs in which memory is registered and reallocated meanwhile: name, program, environment."""
     return [("verify, registering", "verify", {}),
             ("verify, registering, jemalloc", "verify", OTHER_MALLOC),
-            ("verify, registering, AddressSanitizer", "verify-asan", {})]
+            ("verify, registering, AddressSanitizer", "verify-asan", {}),
+            ("verify, registering, memory that stays", "verify", {"CAUSEWAY_MOVE": "off"})]
+
+
+def directly():
+    """Runs in which the only direct accesses are those that the settings leave: name, settings."""
+    return [("direct accesses are made, shm", {"CAUSEWAY_CMA": "off"}),
+            ("memory that stays is read in its process, shm", {"CAUSEWAY_MOVE": "off"})]
 
 
 def run_valgrind(report, words, world):
@@ -72,14 +79,13 @@ def run_churning(report, words, world):
         report.add("verify", title, outcome.problem, outcome.seconds, text)
 
 
-def run_direct(report, words, world):
+def run_direct(report, words, world, title, settings):
     """Both sides must reach into each other's memory: everything could travel by ring."""
-    title = "direct accesses are made, shm"
     if not all(word in title for word in words):
         return
     start = time.monotonic()
     argv = [os.path.join(PROGRAMS, "verify")]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": settings}
     server = world.server.popen(argv, "shm", **silent)
     pair.wait_listening(server, start + LIMIT_SECONDS)
     client = world.client.popen([*argv, "--ops", OPERATIONS["shm"], world.server.address], "shm",
@@ -116,7 +122,8 @@ def run(report, text=""):
                     # One process of the two talks by datagrams.
                     run_two(report, words, "protected where it was moved, both wires",
                             (world.server, "auto", ["protected"]))
-                    run_direct(report, words, world)
+                    for title, settings in directly():
+                        run_direct(report, words, world, title, settings)
                     run_churning(report, words, world)
                     run_valgrind(report, words, world)
                 if all(word in f"errors, {wire_name}" for word in words):

@@ -25,7 +25,6 @@ use causeway_shm::TRACE_BYTES;
 use causeway_shm::layout::INBOX_LEN;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::associations::associate;
 use crate::boundary::PidNamespace;
@@ -359,10 +358,7 @@ impl BrokerService for Client<'_> {
         _: Vec<OwnedFd>,
     ) -> Result<Answer<SegmentReply>, Errno> {
         let (segment, fd) = self.hub.create_segment(self.own()?, &request)?;
-        Ok(Answer {
-            body: SegmentReply { segment },
-            fds: vec![fd],
-        })
+        Ok(with_fd(SegmentReply { segment }, fd))
     }
 
     fn destroy_segment(
@@ -391,10 +387,7 @@ impl BrokerService for Client<'_> {
         _: Vec<OwnedFd>,
     ) -> Result<Answer<MapReply>, Errno> {
         let (fd, writable) = self.hub.map_segment(self.own()?, &request)?;
-        Ok(Answer {
-            body: MapReply { writable },
-            fds: vec![fd],
-        })
+        Ok(with_fd(MapReply { writable }, fd))
     }
 
     fn guest_table(
@@ -403,10 +396,7 @@ impl BrokerService for Client<'_> {
         _: Vec<OwnedFd>,
     ) -> Result<Answer<GuestTableReply>, Errno> {
         let (fd, live) = self.hub.guest_table(self.own()?, request.guest_table)?;
-        Ok(Answer {
-            body: GuestTableReply { live },
-            fds: vec![fd],
-        })
+        Ok(with_fd(GuestTableReply { live }, fd))
     }
 
     fn reserve(&mut self, request: ReserveRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
@@ -433,20 +423,10 @@ impl BrokerService for Client<'_> {
         Ok(process.is_some_and(is_suspended).into())
     }
 
-    fn peer_process(
-        &mut self,
-        request: PeerRequest,
-        _: Vec<OwnedFd>,
-    ) -> Result<Answer<()>, Errno> {
-        let pid = self
-            .hub
-            .process_across_ring(self.own()?, request.local_qpn)?;
-        // Another process may have the number by now. It does not have what the endpoint's table of
-        // memory regions says is in its memory, so the caller takes nothing from it.
-        Ok(Answer {
-            body: (),
-            fds: vec![pidfd_open(pid, PidfdFlags::empty())?],
-        })
+    fn peer_process(&mut self, request: PeerRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let id = self.own()?;
+        let pidfd = self.hub.process_across_ring(id, request.local_qpn)?;
+        Ok(with_fd((), pidfd))
     }
 
     fn wire(&mut self, query: WireQuery, _: Vec<OwnedFd>) -> Result<Answer<WireReply>, Errno> {
@@ -580,10 +560,7 @@ impl BrokerService for Client<'_> {
 
     fn trace_ring(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<TraceRingReply>, Errno> {
         let (body, ring) = self.hub.trace_ring(self.own()?)?;
-        Ok(Answer {
-            body,
-            fds: vec![ring],
-        })
+        Ok(with_fd(body, ring))
     }
 
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
@@ -614,4 +591,10 @@ fn open_userfaultfd() -> Option<OwnedFd> {
         Mode::empty(),
     )
     .ok()
+}
+
+/// An answer with one descriptor.
+fn with_fd<T>(body: T, fd: OwnedFd) -> Answer<T> {
+    let fds = vec![fd];
+    Answer { body, fds }
 }

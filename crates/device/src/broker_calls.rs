@@ -81,12 +81,15 @@ impl Shared {
             segment => self.ask_for_segment(qpn, segment, &peer),
         };
         let granted = matches!(answer, Answer::Granted(_) | Answer::Process(_));
+        // Without the process there may be segments yet.
+        let is_over = segment == NO_SEGMENT && matches!(answer, Answer::Refused);
         causeway_fault::point("fetch.answered");
         let (_, mut state) = self.engines.lock(qpn);
         let Some(mut entry) = state.qp(qpn) else {
             return;
         };
-        (entry.wanting, entry.patient) = (false, granted);
+        entry.wanting = false;
+        entry.patient = granted || (is_over && entry.patient);
         if let Link::Ring(ring) = &mut entry.link {
             ring.answer(answer);
         }
@@ -111,9 +114,7 @@ impl Shared {
     /// Asks for the peer's process, to read its memory where it is.
     fn ask_for_process(&self, qpn: u32, peer: &PeerEnd) -> Answer {
         match self.control.peer_process(qpn) {
-            Ok(pidfd) => peer
-                .process(pidfd)
-                .map_or(Answer::Refused, Answer::Process),
+            Ok(pidfd) => peer.process(pidfd).map_or(Answer::Refused, Answer::Process),
             Err(error) if error.errno() == libc::ENOTCONN => Answer::NotNow,
             Err(_) => Answer::Refused,
         }

@@ -4,6 +4,12 @@
 //! protects the peer is that the broker hands out descriptors for no more than was granted. A
 //! segment that is not mapped yet is asked for by the broker thread, and the access goes by ring.
 
+mod in_process;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use in_process::InProcess;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +21,6 @@ use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::{Arena, Grant, MrEntry, NO_SEGMENT, PeerMrs, Publication, Ring, Stamp, Window};
 
 use crate::copy;
-use crate::in_process::InProcess;
 use crate::peer_process::PeerProcess;
 use crate::tap::Tap;
 
@@ -150,13 +155,6 @@ impl Direct {
                 self.refused.push((segment, grant));
             }
             Answer::NotNow => {}
-        }
-    }
-
-    /// Has the broker asked for the peer's process, if it has not been.
-    fn ask_for_process(&mut self, grant: Grant) {
-        if self.in_process.is_to_ask() && self.wanted.is_none() {
-            self.wanted = Some((NO_SEGMENT, grant));
         }
     }
 
@@ -385,58 +383,6 @@ impl Reaching<'_> {
     }
 }
 
-impl Reaching<'_> {
-    /// Whether a READ of so many bytes is to be made from the peer's process. If nobody knows yet,
-    /// the broker is to be asked.
-    fn reads_in_process(&mut self, len: u32, grant: Grant) -> bool {
-        self.direct.ask_for_process(grant);
-        len <= ACCESS_MAX && self.direct.in_process.takes_next()
-    }
-
-    /// Reads all of a target where it is in the peer's process: one access.
-    #[cold]
-    fn read_in_process(
-        &mut self,
-        target: Target,
-        mut take: impl FnMut(u32, Bytes<'_>) -> Result<(), MemError>,
-    ) -> Result<(), NotDone> {
-        let Some(process) = self.direct.in_process.process() else {
-            let grant = self.ring.peer_grant();
-            let found = self.check(grant.pd(), target, Remote::Read);
-            if found.is_some_and(|(entry, _, _)| entry.segment == NO_SEGMENT) {
-                self.direct.ask_for_process(grant);
-            }
-            return Err(NotDone::Elsewhere);
-        };
-        let grant = self.ring.enter(target.rkey);
-        let found = self.check(grant.pd(), target, Remote::Read);
-        let at = found.filter(|(entry, _, _)| entry.segment == NO_SEGMENT);
-        let allowed = grant.allows(access(Remote::Read)) && target.len <= ACCESS_MAX;
-        let mut done = Err(NotDone::Elsewhere);
-        if let Some((_, _, at)) = at.filter(|_| allowed) {
-            let tap = self.tap;
-            let read = process.read(at, target.len as usize, |from, bytes| {
-                let last = from + bytes.len() == target.len as usize;
-                if let Some(tap) = tap {
-                    tap.direct(Remote::Read, target, from as u32, bytes, last);
-                }
-                take(from as u32, bytes)
-            });
-            done = match read {
-                None => Err(NotDone::Elsewhere),
-                Some(read) => read.map_err(NotDone::Local),
-            };
-        }
-        if !self.ring.leave() {
-            return Err(NotDone::Evicted);
-        }
-        done?;
-        self.direct.in_process.note_read();
-        self.direct.done += 1;
-        Ok(())
-    }
-}
-
 impl Reach for Reaching<'_> {
     #[inline]
     fn part(&mut self, target: Target, what: Remote) -> Option<Range<u32>> {
@@ -525,150 +471,5 @@ impl Reach for Reaching<'_> {
             tap.direct_atomic(target, op, *before);
         }
         before
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use causeway_owned::Owned;
-    use causeway_shm::layout::{MEMORY_SEGMENT_BYTES, MR_TABLE_BYTES, WINDOW};
-    use causeway_shm::{MrTable, Segment};
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-
-    use super::*;
-
-    const KEY: u32 = 0x501;
-    const PD: u32 = 3;
-
-    /// A view of a peer's memory whose segment, for reading only or not, is open at `offset`.
-    fn view(offset: u64, writable: bool) -> (Direct, MrTable) {
-        let fd = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&fd, MEMORY_SEGMENT_BYTES).unwrap();
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
-        let arena = Arc::new(Arena::new(Owned::new(fd, "a test's file"), writable).unwrap());
-        let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
-        let table = MrTable::format(Arc::clone(&segment)).unwrap();
-        let mut direct = Direct::new(PeerMrs::open(segment).unwrap(), 7, InProcess::never());
-        direct.arenas.insert(1, arena);
-        assert!(direct.at(1, offset, false, Grant::NONE).is_some());
-        (direct, table)
-    }
-
-    fn entry(offset: u64, len: u64) -> MrEntry {
-        MrEntry {
-            key: KEY,
-            access: access(Remote::Read) | access(Remote::Write),
-            pd: PD,
-            qpn: 0,
-            iova: 0x7000_0000,
-            len,
-            offset,
-            segment: 1,
-            start: offset,
-            end: offset.saturating_add(len),
-        }
-    }
-
-    /// The stamp of an entry, and a grant of all that it allows.
-    fn stamped(direct: &Direct, table: &MrTable) -> (Stamp, Grant) {
-        let region = entry(4096, 8192);
-        table.publish(&region);
-        let (_, stamp) = direct.mrs.find(KEY).unwrap();
-        (stamp, Grant::new(PD, region.access))
-    }
-
-    #[test]
-    fn what_was_found_holds_until_the_region_is_published_anew() {
-        let (mut direct, table) = view(4096, true);
-        let region = entry(4096, 8192);
-        table.publish(&region);
-        let (found, stamp) = direct.mrs.find(KEY).unwrap();
-        let grant = Grant::new(PD, region.access);
-        direct.remember(&found, (stamp, grant), 4096 + 100);
-        let (base, _) = direct.opened.as_ref().unwrap().window.at(4096).unwrap();
-        let cached = direct
-            .cached(KEY, region.iova + 8, 16, Remote::Write)
-            .unwrap();
-        assert_eq!(cached.at, base.wrapping_add(8));
-        assert!(cached.still_holds(grant));
-        assert!(!cached.still_holds(Grant::NONE));
-        assert!(!cached.still_holds(Grant::new(PD + 1, region.access)));
-        table.retract(KEY);
-        assert!(!cached.still_holds(grant));
-        table.publish(&region);
-        assert!(!cached.still_holds(grant));
-    }
-
-    #[test]
-    fn only_what_is_in_the_region_and_allowed_is_found() {
-        let (mut direct, table) = view(4096, true);
-        let region = entry(4096, 8192);
-        direct.remember(&region, stamped(&direct, &table), 4096);
-        let found = |key, addr, len, what| direct.cached(key, addr, len, what).is_some();
-        assert!(found(KEY, region.iova, 8192, Remote::Read));
-        assert!(!found(KEY + 1, region.iova, 8, Remote::Read));
-        assert!(!found(KEY, region.iova - 1, 8, Remote::Read));
-        assert!(!found(KEY, region.iova + 8185, 8, Remote::Read));
-        assert!(!found(KEY, u64::MAX - 3, 8, Remote::Read));
-        assert!(!found(KEY, region.iova, 8, Remote::Atomic));
-        let (mut direct, table) = view(4096, false);
-        direct.remember(&region, stamped(&direct, &table), 4096);
-        assert!(direct.cached(KEY, region.iova, 8, Remote::Read).is_some());
-        assert!(direct.cached(KEY, region.iova, 8, Remote::Write).is_none());
-    }
-
-    #[test]
-    fn a_word_is_found_where_eight_bytes_to_be_written_are() {
-        let (first, end) = (entry(4096, 8192).iova, entry(4096, 8192).iova + 8192);
-        for writable in [true, false] {
-            let (mut direct, table) = view(4096, writable);
-            direct.remember(&entry(4096, 8192), stamped(&direct, &table), 4096);
-            for addr in [first - 1, first, end - 8, end - 7, end, u64::MAX - 3] {
-                let word = direct.cached_word(KEY, addr).map(|cached| cached.at);
-                let bytes = direct.cached(KEY, addr, 8, Remote::Write);
-                assert_eq!(word, bytes.map(|cached| cached.at));
-            }
-            assert_eq!(direct.cached_word(KEY, end - 8).is_some(), writable);
-            assert!(direct.cached_word(KEY + 1, first).is_none());
-        }
-    }
-
-    /// Whatever an entry says, what is made of it is inside the window that is mapped.
-    #[test]
-    fn an_entry_that_lies_leads_nowhere_else() {
-        const WORDS: [u64; 8] = [0, 1, 4096, WINDOW - 1, WINDOW, 1 << 47, 1 << 63, u64::MAX];
-        let offset = WINDOW + 4096;
-        let (mut direct, table) = view(offset, true);
-        let stamped = stamped(&direct, &table);
-        let window = direct.opened.as_ref().unwrap().window;
-        let (first, room) = window.at(WINDOW).unwrap();
-        let mapped = first.addr()..=first.addr() + room;
-        let lies = (0..WORDS.len().pow(5)).map(|number| {
-            let word = |digit| WORDS[number / WORDS.len().pow(digit) % WORDS.len()];
-            MrEntry {
-                iova: word(0),
-                offset: word(1),
-                len: word(2),
-                start: word(3),
-                end: word(4),
-                ..entry(0, 0)
-            }
-        });
-        for lie in lies {
-            direct.translation = None;
-            direct.remember(&lie, stamped, offset);
-            for addr in WORDS.map(|word| lie.iova.wrapping_add(word)) {
-                if let Some(cached) = direct.cached_word(KEY, addr) {
-                    assert!(mapped.contains(&cached.at.addr()));
-                    assert!(mapped.contains(&(cached.at.addr() + size_of::<u64>())));
-                }
-                for len in [1, u32::MAX] {
-                    if let Some(cached) = direct.cached(KEY, addr, len, Remote::Read) {
-                        assert!(mapped.contains(&cached.at.addr()));
-                        assert!(mapped.contains(&(cached.at.addr() + len as usize)));
-                    }
-                }
-            }
-        }
     }
 }

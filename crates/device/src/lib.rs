@@ -51,7 +51,6 @@ mod handlers;
 mod helper;
 mod hot;
 mod in_place;
-mod in_process;
 mod kernel_limits;
 mod known_secrets;
 mod limited;

@@ -76,7 +76,8 @@ pub(crate) struct PeerProcess {
     /// Its number in this process's PID namespace.
     pid: libc::pid_t,
     proof: Proof,
-    /// The kernel does not let this process read that one's memory, or it has ended.
+    /// The kernel does not let this process read that one's memory, it has ended, or has executed
+    /// another program.
     refused: AtomicBool,
 }
 
@@ -165,10 +166,14 @@ impl PeerProcess {
             libc::process_vm_readv(self.pid, into.as_ptr(), ranges, from.as_ptr(), ranges, 0)
         };
         let why = (got < 0).then(|| io::Error::last_os_error().raw_os_error());
-        if let Some(Some(libc::EPERM | libc::ESRCH | libc::ENOSYS)) = why {
+        let is_refused = matches!(why, Some(Some(libc::EPERM | libc::ESRCH | libc::ENOSYS)));
+        let got = usize::try_from(got).unwrap_or(0);
+        // The bytes are there, and the words are not: it is another process.
+        let is_other = got + size_of_val(&words) >= all && words != self.proof.words;
+        if is_refused || is_other {
             self.refused.store(true, Ordering::Relaxed);
         }
-        (usize::try_from(got) == Ok(all) && words == self.proof.words).then_some(())
+        (got == all && !is_other).then_some(())
     }
 }
 

@@ -24,8 +24,8 @@ use crate::gid::own_addresses;
 use crate::groups::Groups;
 use crate::known_secrets::KnownSecrets;
 use crate::limits::LIMITS;
-use crate::peer_process::Identity;
 use crate::pds::Pds;
+use crate::peer_process::Identity;
 use crate::peers::{Peers, refused};
 use crate::port_state::News;
 use crate::qps::Numbering;
@@ -134,12 +134,7 @@ impl Shared {
             doorbell: doorbell.fd(),
         };
         let attachment = Attachment::attach(&options)?;
-        let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
-        let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
-        let identity = Identity::new();
-        if let Some(identity) = &identity {
-            directory.show_proof(identity.proof());
-        }
+        let (directory, identity) = own_table(&attachment)?;
         let (slot, port) = take_slot(None)?;
         attachment.report_addresses(&own_addresses())?;
         let port = bypass::add_if_wanted(port.with_connected()?);
@@ -301,6 +296,17 @@ impl Shared {
             self.ring_own_doorbell();
         }
     }
+}
+
+/// This endpoint's table of memory regions, and what it says that peers tell this process by.
+fn own_table(attachment: &Attachment) -> Result<(MrTable, Option<Identity>), OpenError> {
+    let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
+    let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
+    let identity = Identity::new();
+    if let Some(identity) = &identity {
+        directory.show_proof(identity.proof());
+    }
+    Ok((directory, identity))
 }
 
 /// An inbox; in a virtual machine, in its window.

@@ -340,9 +340,9 @@ impl Attachment {
     /// A pidfd of the process at the other end of a QP's ring, which both have joined.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `ENOTCONN` if the QP has no such ring; `EPERM` if that process is outside
-    /// this endpoint's trust boundary, in a virtual machine, or not known to the broker by a number;
-    /// `ESRCH` if it has ended; another if the broker does not know this request.
+    /// [`Error::Refused`]: `ENOTCONN` if the QP has no such ring; `EPERM` if that process is
+    /// outside this endpoint's trust boundary, in a virtual machine, or not known to the broker by
+    /// a number; `ESRCH` if it has ended; another if the broker does not know this request.
     pub fn peer_process(&self, local_qpn: u32) -> Result<OwnedFd> {
         let request = PeerRequest { local_qpn };
         let mut state = self.lock()?;

@@ -263,7 +263,9 @@ impl MrTable {
                 .word(l::PROOF + 8 * index)
                 .store(word, Ordering::Relaxed);
         }
-        self.mem.word(l::PROOF_AT).store(proof.at, Ordering::Release);
+        self.mem
+            .word(l::PROOF_AT)
+            .store(proof.at, Ordering::Release);
     }
 
     /// Lets peers find a region that is in no segment, to read it from this process's memory. This

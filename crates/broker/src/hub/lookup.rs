@@ -7,11 +7,13 @@
 //! others of the tenant mean for another endpoint. But that one has the same address and slot: that
 //! makes two, and neither is taken.
 
+use std::os::fd::OwnedFd;
+
 use causeway_fabric::limits::ADDRESSES_MAX;
 use causeway_fabric::services::ConnectBody;
 use causeway_identity::Slot;
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{Endpoint, Hub};
 use crate::ids::EndpointId;
@@ -64,19 +66,22 @@ impl Hub {
         (known && self.trust_each_other(id, peer)).then_some(process.pid)
     }
 
-    /// The process at the other end of a QP's ring, which both have joined.
+    /// A pidfd of the process at the other end of a QP's ring, which both have joined. Another
+    /// process may have its number by now. That one does not have in its memory what the endpoint's
+    /// table of memory regions says, so nothing is taken from it.
     ///
     /// # Errors
-    /// `ENOTCONN` if there is no such ring, `EPERM` unless that process is inside the trust boundary
-    /// and known by a number.
+    /// `ENOTCONN` if there is no such ring, `EPERM` unless that process is inside the trust
+    /// boundary and known by a number, `ESRCH` if it has ended.
     pub(crate) fn process_across_ring(
         &self,
         id: EndpointId,
         local_qpn: u32,
-    ) -> Result<Pid, Errno> {
+    ) -> Result<OwnedFd, Errno> {
         self.joined_peer(id, local_qpn)?;
         let process = self.trusted_process(id, local_qpn);
-        process.and_then(Pid::from_raw).ok_or(Errno::PERM)
+        let pid = process.and_then(Pid::from_raw).ok_or(Errno::PERM)?;
+        pidfd_open(pid, PidfdFlags::empty())
     }
 
     /// The endpoint that a QP is connected to, by a ring or over UDP. Of the latter each names the

@@ -28,9 +28,8 @@ use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, Watch};
 
 use crate::clock::Now;
 use crate::core::Core;
-use crate::direct::{Answer, Direct, Reaching};
+use crate::direct::{Answer, Direct, InProcess, Reaching};
 use crate::errno::Errno;
-use crate::in_process::InProcess;
 use crate::peers::{PeerEnd, refused};
 use crate::tap::Tap;
 use local::Local;

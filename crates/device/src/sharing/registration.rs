@@ -307,8 +307,8 @@ impl Registration {
         }
     }
 
-    /// Ends that, before the memory moves: what is lifted out of its place while peers read it would
-    /// hold them up.
+    /// Ends that, before the memory moves: what is lifted out of its place while peers read it
+    /// would hold them up.
     ///
     /// # Errors
     /// [`Kept::ForNow`] if a peer does not end its READ; then they may go on.

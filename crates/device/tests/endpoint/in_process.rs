@@ -1,12 +1,18 @@
 //! READs of memory that is in no segment: made where it is in the owner's process.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use causeway_proto::types::{SendOp, WcStatus};
+use causeway_shm::NO_SEGMENT;
 use rustix::io::Errno;
 
-use crate::broker::{Broker, Manner};
-use crate::side::{ALL, Side, connected, connected_first, register};
+use crate::broker::{Broker, Manner, PATIENCE};
+use crate::peer::Peer;
+use crate::side::{ALL, Memory, Side, connected, connected_first, register};
+
+/// How long an access may last before its peer is evicted (`docs/GLOSSARY.md`, lease).
+const LEASE: Duration = Duration::from_millis(500);
 
 /// READs between two that go by ring, at first (`device::in_process`).
 const FIRST_MANY: u64 = 8;
@@ -69,7 +75,11 @@ fn a_region_that_may_not_be_read_is_not_read() {
     let broker = Broker::start();
     let (a, mut b) = connected_first(&broker);
     b.mr.dereg().unwrap();
-    b.mr = register(&b.pd, &b.memory, ALL.difference(causeway_identity::Access::REMOTE_READ));
+    b.mr = register(
+        &b.pd,
+        &b.memory,
+        ALL.difference(causeway_identity::Access::REMOTE_READ),
+    );
     a.post(3, read_from(&b, 64), 64).unwrap();
     assert_eq!(a.wait().status, WcStatus::RemAccessErr);
     assert_eq!(broker.calls("peer_process"), 0);
@@ -87,6 +97,29 @@ fn without_the_process_reads_go_by_ring() {
         }
         assert_eq!(broker.calls("peer_process"), 1, "asked once");
     }
+}
+
+#[test]
+fn a_read_under_way_is_waited_for() {
+    let broker = Broker::start();
+    let side = Side::new(&broker);
+    let peer = Peer::of(&broker, &side);
+    let memory = Memory::new();
+    let region = register(&side.pd, &memory, ALL);
+    let key = region.rkey();
+    let entry = peer.theirs.get(key).expect("shown");
+    assert_eq!(entry.segment, NO_SEGMENT);
+    assert_eq!(
+        entry.locate(memory.addr() as u64, 8),
+        Some(memory.addr() as u64)
+    );
+    let _ = peer.ring.enter(key);
+    let begun = Instant::now();
+    region.dereg().unwrap();
+    let took = begun.elapsed();
+    assert!((LEASE..PATIENCE).contains(&took), "{took:?}");
+    assert!(!peer.ring.leave(), "nothing may be made of what was read");
+    assert!(peer.theirs.get(key).is_none());
 }
 
 #[test]

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use causeway_fabric::services::PeerChange;
 use causeway_identity::Slot;
 use causeway_shm::layout::{MR_TABLE_BYTES, RING_CAPACITY, ring_len};
-use causeway_shm::{Doorbell, Inbox, MrTable, PeerMrs, Ring, Segment, Side as RingSide};
+use causeway_shm::{
+    Doorbell, Inbox, MrTable, NO_SEGMENT, PeerMrs, Ring, Segment, Side as RingSide,
+};
 
 use crate::broker::Broker;
 use crate::side::Side;
@@ -60,5 +62,11 @@ impl Peer {
             theirs: PeerMrs::open(Arc::new(theirs)).unwrap(),
             _port: port,
         }
+    }
+
+    /// Whether it finds a region in a segment.
+    pub fn finds_in_segment(&self, key: u32) -> bool {
+        let found = self.theirs.get(key);
+        found.is_some_and(|entry| entry.segment != NO_SEGMENT)
     }
 }
