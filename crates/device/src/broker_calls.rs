@@ -116,7 +116,8 @@ impl Shared {
         match self.control.peer_process(qpn) {
             Ok(pidfd) => peer.process(pidfd).map_or(Answer::Refused, Answer::Process),
             Err(error) if error.errno() == libc::ENOTCONN => Answer::NotNow,
-            Err(_) => Answer::Refused,
+            Err(causeway_fabric::Error::Refused { .. }) => Answer::Refused,
+            Err(_) => Answer::NotNow,
         }
     }
 

@@ -12,23 +12,24 @@ use super::{ACCESS_MAX, Direct, Reaching, access};
 use crate::peer_process::PeerProcess;
 use crate::peers::PeerEnd;
 
-/// READs that are made so before the first one that is not.
-const FIRST_MANY: u32 = 8;
-/// Most READs that are made so between two that are not.
-const MANY_MAX: u32 = 4096;
+/// READs from the peer's process before the first one that goes by ring.
+const INTERVAL_FIRST: u32 = 8;
+/// The longest such interval, which doubles each time.
+const INTERVAL_MAX: u32 = 4096;
 
-/// Whether a queue pair's READs can be made in its peer's process, and how many have been.
+/// Whether a queue pair can read from its peer's process, and when it does not.
 ///
-/// The peer does not notice such a READ, and moves a region to a segment once it has been used
-/// often enough by ring ([`crate::deferred_move`]). What is in a segment is read several times as
-/// fast. So a READ goes by ring now and then, ever more seldom: the peer may have memory that
-/// cannot be moved.
+/// The peer does not notice a READ from its process. It moves a region to a segment once that has
+/// been used often enough by ring ([`crate::deferred_move`]), and a segment is read several times
+/// as fast. So now and then a READ goes by ring. As the peer may have memory that cannot be moved,
+/// that happens ever more seldom.
 #[derive(Debug)]
 pub(crate) struct InProcess {
     process: Process,
-    /// READs since one was left to the ring, and after how many the next one is.
+    /// READs from the process since the last one by ring.
     reads: u32,
-    many: u32,
+    /// How many there are before the next one by ring.
+    interval: u32,
 }
 
 #[derive(Debug)]
@@ -45,16 +46,16 @@ impl InProcess {
         InProcess {
             process,
             reads: 0,
-            many: FIRST_MANY,
+            interval: INTERVAL_FIRST,
         }
     }
 
-    /// Of a queue pair whose peer's memory is never read so.
+    /// For a queue pair that never reads from its peer's process.
     pub fn never() -> InProcess {
         InProcess::new(Process::Refused)
     }
 
-    /// Of one whose peer is inside the trust boundary.
+    /// For a queue pair whose peer is inside the trust boundary.
     pub fn of(peer: &PeerEnd) -> InProcess {
         InProcess::new(match peer.known_process() {
             Some(Some(process)) => Process::Known(process),
@@ -78,27 +79,28 @@ impl InProcess {
         self.process = Process::Refused;
     }
 
-    /// The process, if the next READ is to be made in it.
+    /// The process, if the next READ is made in it.
     pub fn process(&self) -> Option<Arc<PeerProcess>> {
         match &self.process {
-            Process::Known(process) if self.reads < self.many && process.is_readable() => {
+            Process::Known(process) if self.reads < self.interval && process.is_readable() => {
                 Some(Arc::clone(process))
             }
             _ => None,
         }
     }
 
-    /// Whether a READ is to be made in the process. If it is the turn of the ring, the next one is.
+    /// Whether the next READ is made in the process. When it is the ring's turn, this returns false
+    /// once, and a new interval begins.
     pub fn takes_next(&mut self) -> bool {
-        if self.reads >= self.many {
+        if self.reads >= self.interval {
             self.reads = 0;
-            self.many = (2 * self.many).min(MANY_MAX);
+            self.interval = (2 * self.interval).min(INTERVAL_MAX);
             return false;
         }
         self.process().is_some()
     }
 
-    /// A READ has been made so.
+    /// A READ was made in the process.
     pub fn note_read(&mut self) {
         self.reads += 1;
     }
@@ -114,8 +116,8 @@ impl Direct {
 }
 
 impl Reaching<'_> {
-    /// Whether a READ of so many bytes is to be made from the peer's process. If nobody knows yet,
-    /// the broker is to be asked.
+    /// Whether a READ of `len` bytes is made from the peer's process. Has the broker asked for that
+    /// process if it is not known yet.
     pub(super) fn reads_in_process(&mut self, len: u32, grant: Grant) -> bool {
         self.direct.ask_for_process(grant);
         len <= ACCESS_MAX && self.direct.in_process.takes_next()

@@ -14,8 +14,8 @@ use crate::side::{ALL, Memory, Side, connected, connected_first, register};
 /// How long an access may last before its peer is evicted (`docs/GLOSSARY.md`, lease).
 const LEASE: Duration = Duration::from_millis(500);
 
-/// READs between two that go by ring, at first (`device::in_process`).
-const FIRST_MANY: u64 = 8;
+/// READs before the first one that goes by ring (`device::direct::in_process`).
+const INTERVAL_FIRST: u64 = 8;
 
 /// A READ of `b`'s word into `a`'s. Returns what it was.
 fn read(a: &Side, b: &Side, at: usize) -> u64 {
@@ -45,7 +45,7 @@ fn is_done_at_once(a: &Side, b: &Side, at: usize) -> bool {
 fn memory_that_waits_to_be_moved_is_read_in_its_process() {
     let broker = Broker::start();
     let (a, b) = connected_first(&broker);
-    for value in 1..FIRST_MANY {
+    for value in 1..INTERVAL_FIRST {
         b.memory.word(64).store(value, Ordering::Relaxed);
         assert_eq!(read(&a, &b, 64), value);
     }
