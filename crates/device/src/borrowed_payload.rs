@@ -9,8 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use causeway_netio::Outside;
-use causeway_proto::BytesMut;
 use causeway_proto::host::MemError;
+use causeway_proto::{BytesMut, PayloadsMut};
 
 /// Least length for which a piece of its own costs the kernel less than the copy.
 pub(crate) const OUTSIDE_MIN: usize = 1024;
@@ -80,6 +80,33 @@ impl Outsides {
             load(addr, dst).inspect_err(|_| notes.found.truncate(notes.first))?;
         }
         Ok(())
+    }
+
+    /// As [`Outsides::take`] of parts that follow each other in registered memory from `addr` on,
+    /// each a segment of its own. Returns how many there are, up to one that `load` fails for.
+    pub fn take_parts(
+        &self,
+        parts: PayloadsMut<'_>,
+        addr: usize,
+        load: impl Fn(usize, BytesMut<'_>) -> Result<(), MemError>,
+    ) -> usize {
+        let notes = &mut *self.notes.borrow_mut();
+        let len = parts.each();
+        let places = notes.buffer.clone();
+        let mut count = 0;
+        for mut part in parts {
+            let (place, addr) = (part.as_mut_ptr().addr(), addr + count * len);
+            if len >= OUTSIDE_MIN && places.contains(&place) {
+                let at = place - places.start;
+                notes.found.push(Outside { at, len, addr });
+            } else if load(addr, part).is_err() {
+                break;
+            }
+            count += 1;
+        }
+        // What follows is behind another header.
+        (notes.first, notes.reached) = (notes.found.len(), usize::MAX);
+        count
     }
 
     /// Forgets what lies at offset `end` of the buffer or behind it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use causeway_proto::host::{AtomicOp, Completions, Host, MemError, Memory, Remote, Tally, Via};
 use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
-use causeway_proto::{Bytes, BytesMut};
+use causeway_proto::{Bytes, BytesMut, Payloads, PayloadsMut};
 use causeway_shm::{Counter, Stats, Watch};
 
 use crate::at::At;
@@ -249,6 +249,19 @@ impl Core {
         }
     }
 
+    /// Brings parts from a range that was found by a key, each as [`Outsides::take`] brings one.
+    /// Returns how many.
+    fn load_parts(&self, key: u32, at: usize, parts: PayloadsMut<'_>) -> usize {
+        let load = |at, part: BytesMut<'_>| self.mrs.load(key, at, part);
+        if self.outsides.is_on() {
+            return self.outsides.take_parts(parts, at, load);
+        }
+        let each = parts.each();
+        let places = (0..).map(|i: usize| at + i * each);
+        let one = |(at, part)| load(at, part).is_ok();
+        places.zip(parts).map(one).take_while(|done| *done).count()
+    }
+
     /// Heeds what came of a completion.
     #[inline(always)]
     fn heed(&mut self, put: Put, cq: u32) {
@@ -320,6 +333,26 @@ impl Memory for Core {
     fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
         self.note_use(via, rkey, src.len() as u64);
         self.mrs.write_remote(via, rkey, addr, src)
+    }
+
+    fn read_local_parts(&self, pd: u32, lkey: u32, addr: u64, parts: PayloadsMut<'_>) -> usize {
+        let found = self.mrs.find_local(pd, lkey, addr, parts.total(), false);
+        found.map_or(0, |at| self.load_parts(lkey, at, parts))
+    }
+
+    fn write_local_parts(&self, pd: u32, lkey: u32, addr: u64, parts: Payloads<'_>) -> usize {
+        self.mrs.write_local_parts(pd, lkey, addr, parts)
+    }
+
+    fn read_remote_parts(&self, via: Via, rkey: u32, addr: u64, parts: PayloadsMut<'_>) -> usize {
+        let what = Remote::Read;
+        let found = self.mrs.find_remote(via, rkey, addr, parts.total(), what);
+        found.map_or(0, |at| self.load_parts(rkey, at, parts))
+    }
+
+    fn write_remote_parts(&self, via: Via, rkey: u32, addr: u64, parts: Payloads<'_>) -> usize {
+        self.note_use(via, rkey, parts.total());
+        self.mrs.write_remote_parts(via, rkey, addr, parts)
     }
 
     fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {

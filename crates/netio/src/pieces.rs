@@ -25,15 +25,19 @@ impl Pieces {
     /// they are too many, overlap, or do not lie within.
     pub fn new(contents: &[u8], outside: &[Outside]) -> Option<Pieces> {
         // A piece before each, and one behind the last.
-        let mut pieces = Pieces(Vec::with_capacity(2 * outside.len() + 1));
+        let most = 2 * outside.len() + 1;
+        if most > PIECES_MAX {
+            return None;
+        }
+        let mut pieces = Pieces(Vec::with_capacity(most));
         let mut reached = 0;
         for part in outside {
-            pieces.push_bytes(contents.get(reached..part.at)?)?;
+            pieces.push_bytes(contents.get(reached..part.at)?);
             reached = part.at.checked_add(part.len)?;
             let base = std::ptr::with_exposed_provenance_mut(part.addr);
-            pieces.push(base, part.len)?;
+            pieces.push(base, part.len);
         }
-        pieces.push_bytes(contents.get(reached..)?)?;
+        pieces.push_bytes(contents.get(reached..)?);
         Some(pieces)
     }
 
@@ -41,18 +45,19 @@ impl Pieces {
         &self.0
     }
 
-    fn push_bytes(&mut self, bytes: &[u8]) -> Option<()> {
-        self.push(bytes.as_ptr().cast_mut().cast(), bytes.len())
+    #[inline]
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        self.push(bytes.as_ptr().cast_mut().cast(), bytes.len());
     }
 
-    fn push(&mut self, base: *mut libc::c_void, len: usize) -> Option<()> {
+    #[inline]
+    fn push(&mut self, base: *mut libc::c_void, len: usize) {
         if len > 0 {
             self.0.push(libc::iovec {
                 iov_base: base,
                 iov_len: len,
             });
         }
-        (self.0.len() <= PIECES_MAX).then_some(())
     }
 }
 

@@ -6,6 +6,7 @@
 
 use core::marker::PhantomData;
 use core::ptr;
+use core::slice::{Chunks, ChunksExactMut};
 
 /// A readable run of bytes, valid for `'a`.
 #[derive(Clone, Copy, Debug)]
@@ -177,5 +178,163 @@ impl<'a> From<&'a mut [u8]> for BytesMut<'a> {
             len: s.len(),
             life: PhantomData,
         }
+    }
+}
+
+/// The payloads of datagrams that lie one behind the other: all of one length, behind headers of
+/// one length.
+#[derive(Clone, Debug)]
+pub struct Payloads<'a> {
+    datagrams: Chunks<'a, u8>,
+    header: usize,
+    len: usize,
+    left: usize,
+}
+
+impl<'a> Payloads<'a> {
+    /// Those of the first `count` of `datagrams`: `len` bytes each, behind `header` bytes. They end
+    /// before a datagram that is shorter.
+    #[inline]
+    #[must_use]
+    pub fn new(datagrams: Chunks<'a, u8>, header: usize, len: usize, count: usize) -> Self {
+        let left = count.min(datagrams.len());
+        Payloads {
+            datagrams,
+            header,
+            len,
+            left,
+        }
+    }
+
+    /// Bytes of each.
+    #[inline]
+    #[must_use]
+    pub fn each(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of all that are left.
+    #[inline]
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        (self.len as u64).saturating_mul(self.left as u64)
+    }
+}
+
+impl<'a> Iterator for Payloads<'a> {
+    type Item = Bytes<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Bytes<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let datagram = self.datagrams.next()?;
+        let payload = datagram.get(self.header..)?.get(..self.len)?;
+        Some(Bytes::from(payload))
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.left))
+    }
+}
+
+/// Room for the payloads of datagrams that lie one behind the other: all of one length, behind
+/// headers of one length.
+#[derive(Debug)]
+pub struct PayloadsMut<'a> {
+    datagrams: ChunksExactMut<'a, u8>,
+    header: usize,
+    len: usize,
+    left: usize,
+}
+
+impl<'a> PayloadsMut<'a> {
+    /// That in `out` of up to `count` datagrams of `datagram` bytes each, not 0, `header` of which
+    /// are not payload.
+    #[inline]
+    #[must_use]
+    pub fn new(out: &'a mut [u8], datagram: usize, header: usize, count: usize) -> Self {
+        let datagrams = out.chunks_exact_mut(datagram);
+        PayloadsMut {
+            header,
+            len: datagram.saturating_sub(header),
+            left: count.min(datagrams.len()),
+            datagrams,
+        }
+    }
+
+    /// Bytes of each.
+    #[inline]
+    #[must_use]
+    pub fn each(&self) -> usize {
+        self.len
+    }
+
+    /// How many are left.
+    #[inline]
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Bytes of all that are left.
+    #[inline]
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        (self.len as u64).saturating_mul(self.left as u64)
+    }
+
+    /// No more than so many.
+    #[inline]
+    #[must_use]
+    pub fn at_most(mut self, count: usize) -> Self {
+        self.left = self.left.min(count);
+        self
+    }
+}
+
+impl<'a> Iterator for PayloadsMut<'a> {
+    type Item = BytesMut<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<BytesMut<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let datagram = self.datagrams.next()?;
+        datagram.get_mut(self.header..).map(BytesMut::from)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_cut_out_of_datagrams_and_end_before_a_shorter_one() {
+        let all: Vec<u8> = (0..19).collect();
+        let cut = |count| {
+            let payloads = Payloads::new(all.chunks(5), 2, 3, count);
+            let total = payloads.total();
+            (total, payloads.map(|p| p.to_vec()).collect::<Vec<_>>())
+        };
+        assert_eq!(cut(2), (6, vec![vec![2, 3, 4], vec![7, 8, 9]]));
+        assert_eq!(cut(9).1.len(), 3, "the fourth is shorter");
+        assert_eq!(cut(0), (0, Vec::new()));
+    }
+
+    #[test]
+    fn there_is_room_in_whole_datagrams_alone() {
+        let mut out = [0; 19];
+        let room = PayloadsMut::new(&mut out, 5, 2, 9);
+        assert_eq!((room.each(), room.left(), room.total()), (3, 3, 9));
+        for mut body in room.at_most(2) {
+            assert!(body.put(0, &[1; 3]) && !body.put(1, &[1; 3]));
+        }
+        assert_eq!(out[..10], [0, 0, 1, 1, 1, 0, 0, 1, 1, 1]);
+        assert_eq!(out[10..], [0; 9]);
     }
 }

@@ -1,6 +1,6 @@
 //! What a queue pair asks of the device around it: memory and queues.
 
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, BytesMut, Payloads, PayloadsMut};
 use crate::types::{Binding, QpEvent, RecvWr, Wc};
 
 /// Why an access to registered memory was denied.
@@ -96,6 +96,44 @@ pub trait Memory {
     ) -> Result<(), MemError>;
     /// Copies in for a peer's WRITE. The last aligned 8 bytes are stored last, with release.
     fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
+    /// As [`Memory::read_local`] of a range that several payloads carry. Returns how many were
+    /// filled: where not all were, [`Memory::read_local`] of the next says why, if it fails too.
+    fn read_local_parts(&self, pd: u32, lkey: u32, addr: u64, parts: PayloadsMut<'_>) -> usize {
+        let each = parts.each() as u64;
+        let places = (0..).map(|i: u64| addr.wrapping_add(i.wrapping_mul(each)));
+        let read = |(at, part)| self.read_local(pd, lkey, at, part).is_ok();
+        places.zip(parts).map(read).take_while(|done| *done).count()
+    }
+    /// As [`Memory::write_local`], the same.
+    fn write_local_parts(&self, pd: u32, lkey: u32, addr: u64, parts: Payloads<'_>) -> usize {
+        let each = parts.each() as u64;
+        let places = (0..).map(|i: u64| addr.wrapping_add(i.wrapping_mul(each)));
+        let write = |(at, part)| self.write_local(pd, lkey, at, part).is_ok();
+        places
+            .zip(parts)
+            .map(write)
+            .take_while(|done| *done)
+            .count()
+    }
+    /// As [`Memory::read_remote`], the same.
+    fn read_remote_parts(&self, via: Via, rkey: u32, addr: u64, parts: PayloadsMut<'_>) -> usize {
+        let each = parts.each() as u64;
+        let places = (0..).map(|i: u64| addr.wrapping_add(i.wrapping_mul(each)));
+        let read = |(at, part)| self.read_remote(via, rkey, at, part).is_ok();
+        places.zip(parts).map(read).take_while(|done| *done).count()
+    }
+    /// As [`Memory::write_remote`], the same, of parts behind which more of their WRITE follows:
+    /// their last bytes are not stored last.
+    fn write_remote_parts(&self, via: Via, rkey: u32, addr: u64, parts: Payloads<'_>) -> usize {
+        let each = parts.each() as u64;
+        let places = (0..).map(|i: u64| addr.wrapping_add(i.wrapping_mul(each)));
+        let write = |(at, part)| self.write_remote(via, rkey, at, part).is_ok();
+        places
+            .zip(parts)
+            .map(write)
+            .take_while(|done| *done)
+            .count()
+    }
     /// Carries out an atomic for a peer and returns the value before. `addr` is 8-byte aligned.
     fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError>;
     /// Invalidates the key of a memory window of type 2 (LOCAL_INV, a peer's SEND_WITH_INV): no

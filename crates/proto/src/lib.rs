@@ -46,6 +46,6 @@ mod work;
 #[cfg(test)]
 mod world;
 
-pub use bytes::{Bytes, BytesMut};
+pub use bytes::{Bytes, BytesMut, Payloads, PayloadsMut};
 pub use checksum::crc32c;
 pub use time::{Duration, Instant};

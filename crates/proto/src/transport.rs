@@ -15,7 +15,7 @@ pub use express::{Content, Express, Target};
 
 use core::fmt;
 
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, Payloads, PayloadsMut};
 use crate::host::Host;
 use crate::reach::Reach;
 use crate::types::{SendWr, Sge, Wc, WcOpcode, WcStatus};
@@ -110,16 +110,29 @@ pub trait Transport: Numbering + Default + fmt::Debug {
     /// A request that is refused after it was acknowledged.
     fn take_late_refusal(&mut self) -> Option<(u64, Nak)>;
 
-    /// Puts the payload of the next unit in `body`, where that is like the one built last.
+    /// Puts the payloads of the next units in `bodies`, of those that are like the one built last.
     #[inline(always)]
     fn next_alike<H: Host>(
         &mut self,
         _work: &mut Queues<Self>,
         _at: (Space, u64),
-        _body: BytesMut<'_>,
+        _bodies: PayloadsMut<'_>,
         _host: &mut H,
-    ) -> bool {
-        false
+    ) -> usize {
+        0
+    }
+
+    /// Places units that follow each other in one message, none of which ends it.
+    #[inline(always)]
+    fn receive_alike<H: Host>(
+        &mut self,
+        _work: &mut Queues<Self>,
+        _at: (Space, SegMeta),
+        _unit: &Unit,
+        _payloads: Payloads<'_>,
+        _host: &mut H,
+    ) -> usize {
+        0
     }
 
     /// Whether the next thing to send, and the last, is a message that one unit with `room` bytes

@@ -12,6 +12,7 @@
 //! [`Ulp`]: crate::ulp::Ulp
 
 mod acks;
+mod asking;
 mod config;
 mod congestion;
 mod ecn;

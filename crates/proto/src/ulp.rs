@@ -7,7 +7,7 @@
 //! a unit can be built again from the application's memory instead of being kept. How a unit is
 //! laid out is the link's business alone: to the queue pair it shows a [`Frame`].
 
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, Payloads, PayloadsMut};
 use crate::host::Tally;
 use crate::time::Instant;
 use crate::types::WcStatus;
@@ -87,11 +87,12 @@ pub trait Ulp {
     /// than in the previous successful call for the space.
     fn next(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta>;
 
-    /// Puts the payload of the next unit in `body`, where all that the unit says is known: it
-    /// continues the message of the unit that was built last, with exactly as many bytes as that
-    /// one, and does not end it. Returns false, with nothing done, where [`Ulp::next`] must look.
-    fn next_alike(&mut self, _space: Space, _seq: u64, _body: BytesMut<'_>) -> bool {
-        false
+    /// Puts the payloads of the next units, from number `seq` on, in `bodies`, as long as all that
+    /// a unit says is known: it continues the message of the unit that was built last, with exactly
+    /// as many bytes as that one, and does not end it. Returns how many were built; of those behind
+    /// them [`Ulp::next`] must look at the first.
+    fn next_alike(&mut self, _space: Space, _seq: u64, _bodies: PayloadsMut<'_>) -> usize {
+        0
     }
 
     /// Builds unit `seq` again, of the same range of its message; `None` if the message is gone
@@ -117,6 +118,19 @@ pub trait Ulp {
         payload: Bytes<'_>,
         in_order: bool,
     ) -> Verdict;
+
+    /// As [`Ulp::receive`], in order, of a unit and those that follow it in its message, each with
+    /// as many bytes, none of which ends it. Returns how many are placed: the first of the others
+    /// is to be offered by [`Ulp::receive`].
+    fn receive_alike(
+        &mut self,
+        _space: Space,
+        _meta: SegMeta,
+        _unit: &Unit,
+        _payloads: Payloads<'_>,
+    ) -> usize {
+        0
+    }
 
     /// Every number of `space` below `upto` has been placed at the peer.
     fn acked(&mut self, space: Space, upto: u64);

@@ -8,9 +8,6 @@ pub const TAGGED_LEN: usize = 14;
 /// Length of an untagged header: control, five ULP bytes, QN, MSN, MO (RFC 5041 section 4.3).
 pub const UNTAGGED_LEN: usize = 18;
 
-/// Where an untagged header has the message offset.
-const OFFSET_AT: usize = 14;
-
 /// The version this code speaks (RFC 5041 section 4.1, DV).
 const VERSION: u8 = 1;
 /// T: the segment uses the tagged buffer model.
@@ -22,27 +19,10 @@ const FIXED: u8 = 0x3f;
 /// The DV bits.
 const VERSION_BITS: u8 = 0x03;
 
-/// Moves the place of the payload, which a segment's header names, by so many bytes: as the next
-/// segment of the message has it. Returns false, with nothing done, where that is no header.
+/// Whether a segment with this control byte uses the tagged buffer model.
 #[inline]
-#[must_use]
-pub fn advance(segment: &mut [u8], by: u32) -> bool {
-    match segment {
-        [control, _, _, _, _, _, to @ ..] if *control & TAGGED != 0 => {
-            to.first_chunk_mut().is_some_and(|to| {
-                *to = u64::from_be_bytes(*to)
-                    .wrapping_add(by.into())
-                    .to_be_bytes();
-                true
-            })
-        }
-        _ => segment.get_mut(OFFSET_AT..).is_some_and(|rest| {
-            rest.first_chunk_mut().is_some_and(|offset| {
-                *offset = u32::from_be_bytes(*offset).wrapping_add(by).to_be_bytes();
-                true
-            })
-        }),
-    }
+pub(crate) fn is_tagged(control: u8) -> bool {
+    control & TAGGED != 0
 }
 
 /// A tagged header: the payload goes to an offset of a buffer named by the sender.

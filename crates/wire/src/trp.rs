@@ -18,7 +18,7 @@ mod tests;
 
 pub use bundle::{MAX_BUNDLE, MAX_BUNDLED, Segments, Table, table_len};
 pub use parse::{ParseError, Ranges};
-pub use run::{advance_header, follows};
+pub use run::{RunHeader, TAGGED_HEADER, UNTAGGED_HEADER};
 
 /// Protocol version, the high nibble of the first byte.
 pub const VERSION: u8 = 1;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use causeway_proto::host::{AtomicOp, MemError, Remote, Via};
-use causeway_proto::{Bytes, BytesMut};
+use causeway_proto::{Bytes, BytesMut, Payloads};
 
 use super::{GENERATION_BITS, Kind, MrTable, Region, local, remote};
 use crate::copy;
@@ -166,6 +166,38 @@ impl MrReader {
         // SAFETY: as in `write_local`.
         let store = |at: *mut u8| unsafe { copy::store_last_word_last(at, src) };
         store(at as *mut u8).or_else(|why| self.otherwise(rkey, (at, src.len()), why, store))
+    }
+
+    /// As [`MrReader::write_local`] of a range that several payloads carry. Returns how many were
+    /// placed.
+    pub fn write_local_parts(&self, pd: u32, lkey: u32, addr: u64, parts: Payloads<'_>) -> usize {
+        let found = self.find_local(pd, lkey, addr, parts.total(), true);
+        found.map_or(0, |at| self.store_parts(lkey, at, parts))
+    }
+
+    /// As [`MrReader::write_remote`], the same, of what does not end its WRITE.
+    pub fn write_remote_parts(&self, via: Via, rkey: u32, addr: u64, parts: Payloads<'_>) -> usize {
+        let found = self.find_remote(via, rkey, addr, parts.total(), Remote::Write);
+        found.map_or(0, |at| self.store_parts(rkey, at, parts))
+    }
+
+    /// Copies to where a range was found by a key, which may be written.
+    fn store_parts(&self, key: u32, at: usize, parts: Payloads<'_>) -> usize {
+        let each = parts.each();
+        let mut count = 0;
+        for part in parts {
+            // SAFETY: as in `write_local`: all parts are of one length, and the range is as long
+            // as all of them.
+            let store = |at: *mut u8| unsafe { copy::store(at, part) };
+            let to = at + count * each;
+            let done = store(to as *mut u8)
+                .or_else(|why| self.otherwise(key, (to, part.len()), why, store));
+            if done.is_err() {
+                break;
+            }
+            count += 1;
+        }
+        count
     }
 
     pub fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use super::entry::Runs;
+use super::requester::not_last;
 use super::{Iwarp, Queues};
-use crate::bytes::BytesMut;
+use crate::bytes::PayloadsMut;
 use crate::host::{AtomicOp, Host, Remote};
 use crate::types::{Access, QpEvent, QpState};
 use crate::ulp::{Nak, SegMeta};
@@ -233,30 +234,32 @@ impl Iwarp {
     pub(super) fn next_answer_alike<H: Host>(
         &mut self,
         work: &Queues,
-        body: BytesMut<'_>,
+        bodies: PayloadsMut<'_>,
         host: &mut H,
-    ) -> bool {
+    ) -> usize {
         let built = self.answers.built;
         let Some(response) = self.answers.queue.get_mut(built) else {
-            return false;
+            return 0;
         };
-        let (offset, Ok(part)) = (response.emitted, u32::try_from(body.len())) else {
-            return false;
+        let (offset, Ok(each)) = (response.emitted, u32::try_from(bodies.each())) else {
+            return 0;
         };
         let Answer::Read {
             rkey, addr, len, ..
         } = response.answer
         else {
-            return false;
+            return 0;
         };
-        let goes_on =
-            response.runs.ends_with(part) && offset > 0 && part < len.saturating_sub(offset);
-        let addr = addr.wrapping_add(u64::from(offset));
-        if !goes_on || host.read_remote(work.via(), rkey, addr, body).is_err() {
-            return false;
+        let count = not_last(len.saturating_sub(offset), each);
+        if !response.runs.ends_with(each) || offset == 0 || count == 0 {
+            return 0;
         }
-        response.emitted += part;
-        true
+        let addr = addr.wrapping_add(u64::from(offset));
+        let bodies = bodies.at_most(count as usize);
+        let built = host.read_remote_parts(work.via(), rkey, addr, bodies);
+        // No more than `count`, which fits.
+        response.emitted += built as u32 * each;
+        built
     }
 
     pub(super) fn response_again<H: Host>(

@@ -2,14 +2,14 @@
 //! completions.
 
 use super::{Iwarp, Queues, SendPart};
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, Payloads, PayloadsMut};
 use crate::host::Host;
 use crate::types::{
     Payload, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, Wc, WcOpcode, WcStatus,
 };
 use crate::ulp::{Nak, SegMeta, Verdict};
 use crate::unit::{Frame, Unit};
-use crate::work::{Part, PlainSend, gather, scatter};
+use crate::work::{Part, PlainSend, gather, gather_parts, scatter, scatter_parts};
 
 /// A unit to build, and which bytes of the work request are its payload.
 struct Plan {
@@ -20,6 +20,12 @@ struct Plan {
     len: u32,
     /// Some of the message's bytes were placed directly.
     direct: bool,
+}
+
+/// How many units of `each` bytes may be built of `left` bytes, so that others are left.
+#[inline]
+pub(super) fn not_last(left: u32, each: u32) -> u32 {
+    left.saturating_sub(1).checked_div(each).unwrap_or(0)
 }
 
 impl Plan {
@@ -329,27 +335,31 @@ impl Iwarp {
         &mut self,
         work: &mut Queues,
         seq: u64,
-        body: BytesMut<'_>,
+        bodies: PayloadsMut<'_>,
         host: &mut H,
-    ) -> bool {
+    ) -> usize {
         if work.sq.is_held() || !matches!(work.attr.state, QpState::Rts | QpState::Sqd) {
-            return false;
+            return 0;
         }
         let pd = work.config.pd;
-        let Some((wqe, len)) = work.sq.current_mut().zip(u32::try_from(body.len()).ok()) else {
-            return false;
+        let Some((wqe, each)) = work.sq.current_mut().zip(u32::try_from(bodies.each()).ok()) else {
+            return 0;
         };
         let offset = wqe.part.emitted;
-        let goes_on = offset > 0
-            && len < wqe.outgoing().saturating_sub(offset)
-            && wqe.part.placed.is_none()
-            && wqe.part.runs.ends_with(len);
-        if !goes_on || gather(host, pd, &wqe.wr.payload, offset, body).is_err() {
-            return false;
+        let count = not_last(wqe.outgoing().saturating_sub(offset), each);
+        let goes_on =
+            offset > 0 && count > 0 && wqe.part.placed.is_none() && wqe.part.runs.ends_with(each);
+        if !goes_on {
+            return 0;
         }
-        wqe.part.emitted += len;
-        self.handed_over(work, seq, host);
-        true
+        let bodies = bodies.at_most(count as usize);
+        let built = gather_parts(host, pd, &wqe.wr.payload, offset, bodies);
+        if built > 0 {
+            // No more than `count`, which fits.
+            wqe.part.emitted += built as u32 * each;
+            self.handed_over(work, seq + built as u64 - 1, host);
+        }
+        built
     }
 
     pub(super) fn request_again<H: Host>(
@@ -468,6 +478,47 @@ impl Iwarp {
             }
         }
         Verdict::Placed
+    }
+
+    /// See [`Ulp::receive_alike`](crate::ulp::Ulp::receive_alike). What would make the answer whole
+    /// is for [`Iwarp::on_response`] to take, and so is what fails.
+    pub(super) fn on_responses_alike<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        unit: &Unit,
+        payloads: Payloads<'_>,
+        host: &mut H,
+    ) -> usize {
+        let (Unit::ReadAnswer { id, offset }, QpState::Rts | QpState::Sqd) =
+            (*unit, work.attr.state)
+        else {
+            return 0;
+        };
+        let pd = work.config.pd;
+        let each = payloads.each() as u32;
+        let found = work.sq.position_of(id);
+        let (Some(wqe), Ok(offset), Ok(total)) = (
+            found.and_then(|position| work.sq.get_mut(position)),
+            u32::try_from(offset),
+            u32::try_from(payloads.total()),
+        ) else {
+            return 0;
+        };
+        let part = &mut wqe.part;
+        let expected = wqe.wr.op.is_answered() && part.end.is_some() && !part.answered;
+        let end = offset.checked_add(total);
+        let all = part.answered_bytes.checked_add(total);
+        let fits = end.is_some_and(|end| end <= wqe.len) && all.is_some_and(|all| all < wqe.len);
+        let Payload::Sges(sges) = &wqe.wr.payload else {
+            return 0;
+        };
+        if !expected || !fits {
+            return 0;
+        }
+        let placed = scatter_parts(host, pd, sges, offset, payloads);
+        // No more than `total`, which fits.
+        part.answered_bytes += placed as u32 * each;
+        placed
     }
 
     /// Scatters an answer's bytes and counts them: each unit arrives once, so the answer is

@@ -2,12 +2,12 @@
 
 use super::answers::Answer;
 use super::{Iwarp, Queues};
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, Payloads};
 use crate::host::Host;
-use crate::types::{QpEvent, QpState, Service, Sge, Wc, WcFlags, WcOpcode, WcStatus};
+use crate::types::{Access, QpEvent, QpState, Service, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
 use crate::unit::Unit;
-use crate::work::{capacity, scatter};
+use crate::work::{capacity, scatter, scatter_parts};
 
 /// A receive that a SEND is being placed into.
 #[derive(Debug)]
@@ -55,6 +55,62 @@ impl Iwarp {
         }
         let done = self.execute(work, meta, unit, payload, host);
         self.judge(work, done, in_order, host)
+    }
+
+    /// See [`Ulp::receive_alike`](crate::ulp::Ulp::receive_alike). What is not plainly right is for
+    /// [`Iwarp::on_request`] to judge.
+    pub(super) fn on_requests_alike<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        meta: SegMeta,
+        unit: &Unit,
+        payloads: Payloads<'_>,
+        host: &mut H,
+    ) -> usize {
+        let receives = matches!(
+            work.attr.state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        );
+        let each = payloads.each();
+        if !receives || work.config.service != Service::Rc || each == 0 {
+            return 0;
+        }
+        let placed = match *unit {
+            Unit::Write { rkey, addr } if work.attr.access.contains(Access::REMOTE_WRITE) => {
+                host.write_remote_parts(work.via(), rkey, addr, payloads)
+            }
+            Unit::Send { offset, .. } => {
+                let end = u64::from(offset) + payloads.total();
+                let current = self.responder.current.as_ref();
+                let fits = current.is_some_and(|c| c.first == meta.first && end <= c.capacity);
+                match work.receiving().filter(|_| fits) {
+                    Some((sges, pd)) => scatter_parts(host, pd, sges, offset, payloads),
+                    None => 0,
+                }
+            }
+            _ => 0,
+        };
+        if placed == 0 {
+            return 0;
+        }
+        let bytes = u32::try_from(placed * each).unwrap_or(u32::MAX);
+        match (unit, &mut self.responder.current) {
+            (Unit::Send { .. }, Some(current)) => {
+                current.placed = current.placed.saturating_add(bytes);
+            }
+            _ => self.count_written(meta.first, meta.seq + placed as u64, bytes),
+        }
+        work.note_established(host);
+        placed
+    }
+
+    /// A WRITE has got so many bytes more. Its first unit is number `first`, its next one `next`.
+    fn count_written(&mut self, first: u64, next: u64, bytes: u32) {
+        let so_far = match self.responder.write {
+            Some((known, _, so_far)) if known == first => so_far,
+            _ => 0,
+        };
+        self.responder.write = Some((first, next, so_far.saturating_add(bytes)));
     }
 
     /// Places a SEND that is one unit, the next expected and without options, as its link
@@ -255,11 +311,7 @@ impl Iwarp {
         body: Bytes<'_>,
         host: &mut H,
     ) -> Result<Verdict, Nak> {
-        if !work
-            .attr
-            .access
-            .contains(crate::types::Access::REMOTE_WRITE)
-        {
+        if !work.attr.access.contains(Access::REMOTE_WRITE) {
             return Err(Nak::InvalidRequest);
         }
         // A WRITE of no bytes needs no valid key (InfiniBand specification 9.7.4.1.5).
@@ -268,11 +320,7 @@ impl Iwarp {
             host.write_remote(work.via(), rkey, addr, body)
                 .map_err(|_| Nak::RemoteAccess)?;
         }
-        let so_far = match self.responder.write {
-            Some((first, _, bytes)) if first == meta.first => bytes,
-            _ => 0,
-        };
-        self.responder.write = Some((meta.first, meta.seq + 1, so_far.saturating_add(len)));
+        self.count_written(meta.first, meta.seq + 1, len);
         Ok(Verdict::Placed)
     }
 

@@ -1,7 +1,7 @@
 //! The protocol as a [`Transport`].
 
 use super::{Iwarp, Queues};
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, Payloads, PayloadsMut};
 use crate::host::Host;
 use crate::reach::Reach;
 use crate::transport::{AtOnce, Express, Transport};
@@ -129,12 +129,27 @@ impl Transport for Iwarp {
         &mut self,
         work: &mut Queues,
         (space, seq): (Space, u64),
-        body: BytesMut<'_>,
+        bodies: PayloadsMut<'_>,
         host: &mut H,
-    ) -> bool {
+    ) -> usize {
         match space {
-            Space::Request => self.next_alike(work, seq, body, host),
-            Space::Response => self.next_answer_alike(work, body, host),
+            Space::Request => self.next_alike(work, seq, bodies, host),
+            Space::Response => self.next_answer_alike(work, bodies, host),
+        }
+    }
+
+    #[inline(always)]
+    fn receive_alike<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        (space, meta): (Space, SegMeta),
+        unit: &Unit,
+        payloads: Payloads<'_>,
+        host: &mut H,
+    ) -> usize {
+        match space {
+            Space::Request => self.on_requests_alike(work, meta, unit, payloads, host),
+            Space::Response => self.on_responses_alike(work, unit, payloads, host),
         }
     }
 

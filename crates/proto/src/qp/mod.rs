@@ -34,7 +34,7 @@ pub use crate::transports::TransportType;
 pub use crate::work::{AttrError, PLAIN_INLINE, PlainPayload, PlainSend, PostError, QpConfig};
 pub use rnr::rnr_time;
 
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, BytesMut, Payloads, PayloadsMut};
 use crate::datagram;
 use crate::host::{Host, Tally};
 use crate::time::Instant;
@@ -357,10 +357,23 @@ impl<H: Host> Ulp for Bound<'_, H> {
     }
 
     #[inline]
-    fn next_alike(&mut self, space: Space, seq: u64, body: BytesMut<'_>) -> bool {
+    fn next_alike(&mut self, space: Space, seq: u64, bodies: PayloadsMut<'_>) -> usize {
         let host = &mut *self.host;
         with_transport!(&mut self.qp.0, |work, transport| {
-            transport.next_alike(work, (space, seq), body, host)
+            transport.next_alike(work, (space, seq), bodies, host)
+        })
+    }
+
+    fn receive_alike(
+        &mut self,
+        space: Space,
+        meta: SegMeta,
+        unit: &Unit,
+        payloads: Payloads<'_>,
+    ) -> usize {
+        let host = &mut *self.host;
+        with_transport!(&mut self.qp.0, |work, transport| {
+            transport.receive_alike(work, (space, meta), unit, payloads, host)
         })
     }
 

@@ -67,12 +67,11 @@ impl Acks {
     /// requester may be polling for.
     #[inline]
     pub fn on_segment(&mut self, now: Instant, complete: Option<Kind>) {
+        let Some(kind) = complete else {
+            return self.on_parts(now, 1);
+        };
         self.count += 1;
         self.due |= self.count >= ACK_EVERY;
-        let Some(kind) = complete else {
-            self.at.get_or_insert(now + MAX_ACK_DELAY);
-            return;
-        };
         self.whole += 1;
         // The peer has gone on without a reply.
         self.alone = None;
@@ -82,6 +81,14 @@ impl Acks {
         } else {
             (self.passes, self.at) = (REPLY_PASSES, Some(now + REPLY_DELAY));
         }
+    }
+
+    /// So many segments arrived in order, none of which ends a request.
+    #[inline]
+    pub fn on_parts(&mut self, now: Instant, count: u32) {
+        self.count += count;
+        self.due |= self.count >= ACK_EVERY;
+        self.at.get_or_insert(now + MAX_ACK_DELAY);
     }
 
     /// A segment arrived out of order, or closed a hole, or was seen before.

@@ -242,11 +242,23 @@ impl Pacer {
         Err(now + Duration::from_nanos(wait as u64 + 1))
     }
 
-    /// Accounts for a datagram sent. The debt is one datagram at most: probes are not paced, and
-    /// must not keep back what follows them.
-    pub fn spend(&mut self, bytes: usize) {
-        let bytes = bytes as f64;
-        self.tokens = (self.tokens - bytes).max(-bytes);
+    /// How many datagrams of `bytes` may leave, one after the other, where [`Pacer::check`] has let
+    /// the first go.
+    #[inline]
+    #[must_use]
+    pub fn lets_go(&self, bytes: usize, rtt: Option<Duration>) -> u64 {
+        match rtt {
+            Some(_) => (self.tokens / bytes.max(1) as f64).ceil() as u64,
+            None => u64::MAX,
+        }
+    }
+
+    /// Accounts for `count` datagrams sent, of `bytes` each. The debt is one datagram at most:
+    /// probes are not paced, and must not keep back what follows them.
+    #[inline]
+    pub fn spend(&mut self, bytes: usize, count: usize) {
+        let (each, all) = (bytes as f64, (bytes * count) as f64);
+        self.tokens = (self.tokens - all).max(-each);
     }
 }
 
@@ -338,7 +350,7 @@ mod tests {
         let mut sent = 0;
         let wake = loop {
             match pacer.check(at(0), &cc, Some(Duration::from_millis(100))) {
-                Ok(()) => pacer.spend(1000),
+                Ok(()) => pacer.spend(1000, 1),
                 Err(wake) => break wake,
             }
             sent += 1000;

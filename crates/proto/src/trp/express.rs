@@ -85,21 +85,32 @@ impl Connection {
     /// of that unit.
     #[inline]
     pub(super) fn note_new(&mut self, space: Space, now: Instant, size: usize) -> u64 {
+        self.note_busy(space, now);
+        let space = &mut self.tx.spaces[space as usize];
+        let seq = space.next();
+        space.on_new(now, size, false);
+        seq
+    }
+
+    /// So many datagrams of a run, of `size` bytes each, are on their way.
+    pub(super) fn note_run(&mut self, space: Space, now: Instant, size: usize, count: usize) {
+        self.note_busy(space, now);
+        self.tx.pacer.spend(size, count);
+        self.tx.active_at[space as usize] = now;
+        self.tx.spaces[space as usize].on_run(now, size, count);
+    }
+
+    /// A space is about to have something on its way.
+    #[inline]
+    fn note_busy(&mut self, space: Space, now: Instant) {
         let idle = SPACES
             .iter()
             .all(|s| !self.tx.spaces[*s as usize].outstanding());
         if idle {
             (self.tx.progress_at, self.tx.timeouts) = (now, 0);
         }
-        let (space, waits) = (
-            &mut self.tx.spaces[space as usize],
-            &mut self.tx.waits[space as usize],
-        );
-        if !space.outstanding() {
-            *waits = 0;
+        if !self.tx.spaces[space as usize].outstanding() {
+            self.tx.waits[space as usize] = 0;
         }
-        let seq = space.next();
-        space.on_new(now, size, false);
-        seq
     }
 }

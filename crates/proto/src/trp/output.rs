@@ -6,7 +6,7 @@ use causeway_wire::trp::{
     table_len,
 };
 
-use super::config::{ASKS_PER_WINDOW, DESERTED_AFTER};
+use super::config::DESERTED_AFTER;
 use super::input::terminate;
 use super::receive::Refused;
 use super::run::Run;
@@ -449,28 +449,12 @@ impl Connection {
 
     /// Accounts for a data datagram. Returns whether it is to ask for an acknowledgment.
     #[inline]
-    pub(super) fn account(
-        &mut self,
-        space: Space,
-        probe: bool,
-        total: usize,
-        now: Instant,
-    ) -> bool {
-        self.tx.pacer.spend(total);
+    fn account(&mut self, space: Space, probe: bool, total: usize, now: Instant) -> bool {
+        self.tx.pacer.spend(total, 1);
         self.tx.active_at[space as usize] = now;
-        // Ask for an acknowledgment where the peer would wait for more than will come, and, once
-        // half the window is used, often enough to make room for others in time. The peer's
-        // window may be the smaller one.
-        let takes = self.tx.window.saturating_mul(self.tx.datagram as u64);
-        let window = self.tx.cc.window().min(takes);
-        let in_flight = self.tx.in_flight();
-        let full = in_flight + self.tx.datagram as u64 > window;
-        self.tx.unasked += total as u64;
-        let much = in_flight * 2 >= window && self.tx.unasked * ASKS_PER_WINDOW >= window;
-        let ask = probe || full || much;
-        if ask {
-            self.tx.unasked = 0;
-        }
+        let mut asking = self.asking();
+        let ask = asking.on_sent(total) || probe;
+        self.tx.unasked = if ask { 0 } else { asking.unasked };
         ask
     }
 

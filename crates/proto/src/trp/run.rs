@@ -1,16 +1,17 @@
 //! Runs: datagrams that continue one message, all of one length. What is looked at and decided for
-//! a datagram is nearly the same for each of them, so it is done for the first alone.
+//! a datagram is nearly the same for each of them, so it is done once for all.
 
 use core::slice::Chunks;
 
-use causeway_wire::ddp::advance;
-use causeway_wire::trp::{Body, HEADER_LEN, Packet, advance_header, crc_matches, follows};
+use causeway_wire::trp::{
+    Body, Packet, RunHeader, TAGGED_HEADER, UNTAGGED_HEADER, crc_matches, seal,
+};
 
 use super::receive::kind;
 use super::recv::Arrival;
 use super::send::SendSpace;
 use super::{Connection, State, crc};
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, Payloads, PayloadsMut};
 use crate::ddp;
 use crate::time::Instant;
 use crate::ulp::{SegMeta, Space, Ulp, Verdict};
@@ -46,28 +47,25 @@ impl Connection {
         len: usize,
         most: usize,
     ) -> usize {
-        let Some(run) = self
-            .tx
-            .run
-            .take()
-            .filter(|run| self.may_run(run.space, ulp))
-        else {
+        let run = self.tx.run.take();
+        let Some(run) = run.filter(|run| self.may_run(run.space, ulp)) else {
             return 0;
         };
-        let mut count = 0;
-        let mut rest = out;
-        while count < most && self.may_number(run.space) && self.has_credit(now) {
-            let Some((before, behind)) = rest.split_at_mut_checked(len) else {
-                break;
-            };
-            let next = behind.get_mut(..len);
-            if next.is_none_or(|next| !self.continue_run(run, now, before, next, ulp)) {
-                break;
+        let Some((before, behind)) = out.split_at_mut_checked(len) else {
+            return 0;
+        };
+        let most = self.may_leave(run.space, now, len).min(most);
+        match run.header {
+            TAGGED_HEADER => {
+                let header = RunHeader::<TAGGED_HEADER>::of(before);
+                self.continue_run(run.space, now, ulp, header, (behind, len, most))
             }
-            rest = behind;
-            count += 1;
+            UNTAGGED_HEADER => {
+                let header = RunHeader::<UNTAGGED_HEADER>::of(before);
+                self.continue_run(run.space, now, ulp, header, (behind, len, most))
+            }
+            _ => 0,
         }
-        count
     }
 
     /// Whether nothing else is to be sent before or between new units of a space.
@@ -82,49 +80,62 @@ impl Connection {
             && !ulp.has_next(other)
     }
 
-    /// Whether the peer takes another unit.
-    #[inline]
-    fn may_number(&self, space: Space) -> bool {
-        let s = &self.tx.spaces[space as usize];
-        s.next() - s.una() < self.tx.window
+    /// How many datagrams of `len` bytes, each with a new unit, may leave one after the other: the
+    /// peer takes their numbers, and congestion window and pacer let them go.
+    fn may_leave(&mut self, space: Space, now: Instant, len: usize) -> usize {
+        if !self.has_credit(now) {
+            return 0;
+        }
+        let tx = &self.tx;
+        let s = &tx.spaces[space as usize];
+        let numbers = tx.window.saturating_sub(s.next() - s.una());
+        let credit = tx.cc.window().saturating_sub(tx.in_flight());
+        let fit = credit.div_ceil(len.max(1) as u64);
+        let paced = tx.pacer.lets_go(len, tx.rtt.smoothed());
+        usize::try_from(numbers.min(fit).min(paced)).unwrap_or(usize::MAX)
     }
 
-    /// Writes the datagram that continues `before` to `out`, which is as long.
-    #[inline]
-    fn continue_run(
+    /// Writes up to `most` datagrams of `len` bytes to `out`, the first of which follows one with
+    /// this header. Returns how many.
+    fn continue_run<const HEADER: usize>(
         &mut self,
-        run: Run,
+        space: Space,
         now: Instant,
-        before: &[u8],
-        out: &mut [u8],
         ulp: &mut impl Ulp,
-    ) -> bool {
-        let (Some(header), Some((head, body))) = (
-            before.get(..run.header),
-            out.split_at_mut_checked(run.header),
-        ) else {
-            return false;
+        header: Option<RunHeader<HEADER>>,
+        (out, len, most): (&mut [u8], usize, usize),
+    ) -> usize {
+        let payload = len.checked_sub(HEADER).and_then(|n| u32::try_from(n).ok());
+        let (Some(mut header), Some(payload), 1..) = (header, payload, most) else {
+            return 0;
         };
-        let Ok(by) = u32::try_from(body.len()) else {
-            return false;
-        };
-        head.copy_from_slice(header);
-        let seq = self.tx.spaces[run.space as usize].next();
-        if !advance(&mut head[HEADER_LEN..], by)
-            || !ulp.next_alike(run.space, seq, BytesMut::from(body))
-        {
-            return false;
+        let seq = self.tx.spaces[space as usize].next();
+        let bodies = PayloadsMut::new(out, len, HEADER, most);
+        let count = ulp.next_alike(space, seq, bodies);
+        if count == 0 {
+            return 0;
         }
-        self.note_new(run.space, now, out.len());
-        let ask = self.account(run.space, false, out.len(), now);
-        advance_header(out, ask);
-        let crc = self.handshake.crc(&self.config);
-        self.finish(out.len(), crc, out).is_some()
+        let mut asking = self.asking();
+        self.note_run(space, now, len, count);
+        let crc_due = self.handshake.crc(&self.config);
+        for datagram in out.chunks_exact_mut(len).take(count) {
+            asking.in_flight += len as u64;
+            header.advance(payload);
+            header.put(datagram, asking.on_sent(len));
+            if crc_due {
+                seal(datagram, crc);
+            }
+        }
+        self.tx.unasked = asking.unasked;
+        self.stats.tx_packets += count as u64;
+        self.stats.tx_bytes += (count * len) as u64;
+        count
     }
 
     /// Takes datagrams of `rest` that continue `before`, which [`Connection::on_datagram`] has
     /// taken just now, and came together with them: as many as it can without a look at what else
     /// there may be to them.
+    #[inline]
     pub fn on_run(
         &mut self,
         now: Instant,
@@ -132,27 +143,61 @@ impl Connection {
         rest: &mut Chunks<'_, u8>,
         ulp: &mut impl Ulp,
     ) {
-        let follows_one = |next: &[u8]| follows(before, next);
-        if self.config.secured || !rest.clone().next().is_some_and(follows_one) {
+        if rest.len() == 0 || self.config.secured {
+            return;
+        }
+        if let Some(header) = RunHeader::<TAGGED_HEADER>::of(before) {
+            self.take_run(now, (before, header), rest, ulp);
+        } else if let Some(header) = RunHeader::<UNTAGGED_HEADER>::of(before) {
+            self.take_run(now, (before, header), rest, ulp);
+        }
+    }
+
+    /// As [`Connection::on_run`], where `before` has this header.
+    fn take_run<const HEADER: usize>(
+        &mut self,
+        now: Instant,
+        (before, mut header): (&[u8], RunHeader<HEADER>),
+        rest: &mut Chunks<'_, u8>,
+        ulp: &mut impl Ulp,
+    ) {
+        let (len, crc_due) = (before.len(), self.handshake.crc(&self.config));
+        // What is no datagram's length is no header's either.
+        let payload = u32::try_from(len - HEADER).unwrap_or(0);
+        let continues = |next: &&[u8]| {
+            header.advance(payload);
+            next.len() == len && header.begins(next) && (!crc_due || crc_matches(next, crc))
+        };
+        let mut count = rest.clone().take_while(continues).count();
+        if count == 0 {
             return;
         }
         let Some(mut arriving) = self.arriving(before) else {
             return;
         };
-        let (crc_due, mut before) = (self.handshake.crc(&self.config), before);
-        while let Some(next) = rest.clone().next() {
-            if !arriving.continues(before, next) || crc_due && !crc_matches(next, crc) {
+        let each = len - HEADER;
+        arriving.advance(each);
+        while count > 0 {
+            let payloads = Payloads::new(rest.clone(), HEADER, each, count);
+            let meta = self.next_of(&arriving);
+            let placed = ulp.receive_alike(arriving.space, meta, &arriving.unit, payloads);
+            self.note_placed(now, arriving.space, placed, len);
+            arriving.advance(placed * each);
+            count = count.saturating_sub(placed);
+            if placed > 0 {
+                rest.nth(placed - 1);
+            }
+            if count == 0 {
                 return;
             }
-            let payload = Bytes::from(next).split_at(arriving.header).1;
-            arriving.advance(payload.len());
-            rest.next();
-            self.stats.rx_packets += 1;
-            self.stats.rx_bytes += next.len() as u64;
+            let Some(next) = rest.next() else { return };
+            let payload = Bytes::from(next).split_at(HEADER).1;
+            (self.stats.rx_packets, count) = (self.stats.rx_packets + 1, count - 1);
+            self.stats.rx_bytes += len as u64;
             if !self.place(now, &arriving, payload, ulp) {
                 return;
             }
-            before = next;
+            arriving.advance(each);
         }
     }
 
@@ -171,7 +216,7 @@ impl Connection {
         let r = &self.rx.spaces[space as usize];
         let next = r.next() as u32;
         let back = u64::from(next.wrapping_sub(position.first));
-        let (unit, payload) = ddp::read(Bytes::from(segment));
+        let (unit, _) = ddp::read(Bytes::from(segment));
         let regular = self.state == State::Open
             && self.rx.refused.is_none()
             // One that has come twice may be of an attempt that was refused.
@@ -180,16 +225,34 @@ impl Connection {
             && !r.has_holes()
             && next == position.psn.wrapping_add(1);
         let first = r.next().checked_sub(back).filter(|_| regular)?;
-        Some(Arriving {
-            space,
-            first,
-            header: datagram.len() - payload.len(),
-            unit,
-        })
+        Some(Arriving { space, first, unit })
     }
 
-    /// Places what continues a run. Returns whether more of it may be.
-    #[inline]
+    /// Where the next unit of a run stands.
+    fn next_of(&self, arriving: &Arriving) -> SegMeta {
+        SegMeta {
+            seq: self.rx.spaces[arriving.space as usize].next(),
+            first: arriving.first,
+            last: false,
+            direct: false,
+        }
+    }
+
+    /// So many units of a run, in datagrams of `len` bytes, are placed.
+    fn note_placed(&mut self, now: Instant, space: Space, count: usize, len: usize) {
+        if count == 0 {
+            return;
+        }
+        self.stats.rx_packets += count as u64;
+        self.stats.rx_bytes += (count * len) as u64;
+        self.rx.spaces[space as usize].advance_alone(count as u64);
+        self.rx
+            .acks
+            .on_parts(now, u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
+    /// Places what continues a run, where there is more to look at. Returns whether more of it may
+    /// be.
     fn place(
         &mut self,
         now: Instant,
@@ -197,18 +260,13 @@ impl Connection {
         payload: Bytes<'_>,
         ulp: &mut impl Ulp,
     ) -> bool {
+        let meta = self.next_of(arriving);
         let r = &mut self.rx.spaces[arriving.space as usize];
-        let meta = SegMeta {
-            seq: r.next(),
-            first: arriving.first,
-            last: false,
-            direct: false,
-        };
         debug_assert!(r.classify(meta.seq) == Arrival::InOrder);
         match ulp.receive(arriving.space, meta, &arriving.unit, payload, true) {
             Verdict::Placed => {
-                r.advance_alone();
-                self.rx.acks.on_segment(now, None);
+                r.advance_alone(1);
+                self.rx.acks.on_parts(now, 1);
                 true
             }
             verdict if arriving.space == Space::Request => {
@@ -219,40 +277,16 @@ impl Connection {
     }
 }
 
-/// A run that is arriving: what the datagram taken last says.
+/// A run that is arriving: what is expected of the next datagram.
 struct Arriving {
     space: Space,
     /// Number of the first unit of the message.
     first: u64,
-    /// Bytes before the payload.
-    header: usize,
     unit: Unit,
 }
 
-/// Longest header of a datagram of a run.
-const MAX_RUN_HEADER: usize = HEADER_LEN + causeway_wire::ddp::UNTAGGED_LEN;
-
 impl Arriving {
-    /// Whether `next` continues `before`.
-    #[inline]
-    fn continues(&self, before: &[u8], next: &[u8]) -> bool {
-        if !follows(before, next) || self.header > MAX_RUN_HEADER {
-            return false;
-        }
-        let (Some(before), Some(segment)) = (
-            before.get(HEADER_LEN..self.header),
-            next.get(HEADER_LEN..self.header),
-        ) else {
-            return false;
-        };
-        let mut expected = [0; MAX_RUN_HEADER - HEADER_LEN];
-        let expected = &mut expected[..segment.len()];
-        expected.copy_from_slice(before);
-        let by = u32::try_from(next.len() - self.header);
-        by.is_ok_and(|by| advance(expected, by)) && expected == segment
-    }
-
-    /// The unit is the next one now, with as many bytes as that one.
+    /// The unit is that behind `len` bytes more.
     #[inline]
     fn advance(&mut self, len: usize) {
         match &mut self.unit {

@@ -33,6 +33,21 @@ struct Sent {
     probe: bool,
 }
 
+impl Sent {
+    #[inline]
+    fn new(at: Instant, order: u64, size: u32) -> Sent {
+        Sent {
+            at,
+            order,
+            size,
+            whole: size,
+            state: State::InFlight,
+            again: false,
+            probe: false,
+        }
+    }
+}
+
 /// What an acknowledgment brought.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Acked {
@@ -137,16 +152,20 @@ impl SendSpace {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         self.next_order += u64::from(!joined);
         let order = self.next_order - 1;
-        self.sent.push_back(Sent {
-            at: now,
-            order,
-            size,
-            whole: size,
-            state: State::InFlight,
-            again: false,
-            probe: false,
-        });
+        self.sent.push_back(Sent::new(now, order, size));
         self.in_flight += u64::from(size);
+    }
+
+    /// Records the transmission of `count` new segments, each in a datagram of its own.
+    pub fn on_run(&mut self, now: Instant, size: usize, count: usize) {
+        let first = self.next_order;
+        let sent = Sent::new(now, first, u32::try_from(size).unwrap_or(u32::MAX));
+        self.next_order += count as u64;
+        self.sent.extend((0..count).map(|i| Sent {
+            order: first + i as u64,
+            ..sent
+        }));
+        self.in_flight += u64::from(sent.size) * count as u64;
     }
 
     /// The datagram that begins with `seq` has so many bytes, with the segments that joined it.

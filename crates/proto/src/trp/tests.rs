@@ -8,7 +8,7 @@ use causeway_wire::trp::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, Payloads, PayloadsMut};
 use crate::ulp::{SegMeta, Verdict};
 use crate::unit::{Frame, Kind, Unit};
 
@@ -480,6 +480,8 @@ fn an_old_datagram_does_not_begin_an_attempt() {
 pub(super) struct Long {
     left: u64,
     of_message: u64,
+    /// How many units that follow each other it takes at a time.
+    pub at_once: usize,
     pub placed: Vec<(u64, Unit)>,
 }
 
@@ -489,6 +491,7 @@ impl Long {
         Long {
             left,
             of_message: 3,
+            at_once: 0,
             placed: Vec::new(),
         }
     }
@@ -498,6 +501,7 @@ impl Long {
         Long {
             left: u64::MAX,
             of_message: u64::MAX,
+            at_once: 0,
             placed: Vec::new(),
         }
     }
@@ -514,10 +518,12 @@ impl Ulp for Long {
         segment(seq, self.of_message, len, frame)
     }
 
-    fn next_alike(&mut self, _: Space, _: u64, mut body: BytesMut<'_>) -> bool {
-        let filled = body.put(0, &vec![7; body.len()]);
-        self.left -= u64::from(filled);
-        filled
+    fn next_alike(&mut self, _: Space, _: u64, bodies: PayloadsMut<'_>) -> usize {
+        let sevens = vec![7; bodies.each()];
+        let filled = bodies.map(|mut body| body.put(0, &sevens));
+        let count = filled.take_while(|filled| *filled).count();
+        self.left -= count as u64;
+        count
     }
 
     fn again(&mut self, _: Space, _: u64, _: &mut impl Frame) -> Option<SegMeta> {
@@ -527,6 +533,18 @@ impl Ulp for Long {
     fn receive(&mut self, _: Space, m: SegMeta, unit: &Unit, _: Bytes<'_>, _: bool) -> Verdict {
         self.placed.push((m.seq, *unit));
         Verdict::Placed
+    }
+
+    fn receive_alike(&mut self, _: Space, m: SegMeta, unit: &Unit, all: Payloads<'_>) -> usize {
+        let before = self.placed.len();
+        let Unit::Write { rkey, addr } = *unit else {
+            return 0;
+        };
+        for (i, payload) in (0..).zip(all.take(self.at_once)) {
+            let addr = addr + i * payload.len() as u64;
+            self.placed.push((m.seq + i, Unit::Write { rkey, addr }));
+        }
+        self.placed.len() - before
     }
 
     fn acked(&mut self, _: Space, _: u64) {}

@@ -23,7 +23,7 @@ mod tests;
 pub use modify::AttrError;
 pub use plain::{INLINE_WORDS, PLAIN_INLINE, PlainPayload, PlainSend};
 pub use receives::capacity;
-pub use segments::{gather, scatter};
+pub use segments::{gather, gather_parts, scatter, scatter_parts};
 pub use sendq::{Entry, SendQueue};
 
 use core::fmt;

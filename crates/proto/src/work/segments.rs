@@ -1,6 +1,6 @@
 //! Gathering payload out of registered memory, and scattering it there.
 
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::{Bytes, BytesMut, Payloads, PayloadsMut};
 use crate::host::{Host, MemError};
 use crate::types::{Payload, Sge};
 
@@ -41,6 +41,53 @@ pub fn gather<H: Host>(
             }
         }
     }
+}
+
+/// As [`gather`], of the payloads of several units that follow each other. Returns how many it has
+/// filled; what is wrong with the next one, [`gather`] says.
+pub fn gather_parts<H: Host>(
+    host: &H,
+    pd: u32,
+    payload: &Payload,
+    offset: u32,
+    parts: PayloadsMut<'_>,
+) -> usize {
+    if let Payload::Sges(sges) = payload
+        && let [sge] = sges.as_slice()
+        && let Ok(len) = usize::try_from(parts.total())
+        && let Some(addr) = inside(sge, offset, len)
+    {
+        return host.read_local_parts(pd, sge.lkey, addr, parts);
+    }
+    let each = parts.each() as u32;
+    let places = (0..).map(|i: u32| offset.wrapping_add(i.wrapping_mul(each)));
+    let fill = |(at, part)| gather(host, pd, payload, at, part).is_ok();
+    places.zip(parts).map(fill).take_while(|done| *done).count()
+}
+
+/// As [`scatter`], of the payloads of several units that follow each other. Returns how many it has
+/// placed; what is wrong with the next one, [`scatter`] says.
+pub fn scatter_parts<H: Host>(
+    host: &H,
+    pd: u32,
+    sges: &[Sge],
+    offset: u32,
+    parts: Payloads<'_>,
+) -> usize {
+    if let [sge] = sges
+        && let Ok(len) = usize::try_from(parts.total())
+        && let Some(addr) = inside(sge, offset, len)
+    {
+        return host.write_local_parts(pd, sge.lkey, addr, parts);
+    }
+    let each = parts.each() as u32;
+    let places = (0..).map(|i: u32| offset.wrapping_add(i.wrapping_mul(each)));
+    let place = |(at, part)| scatter(host, pd, sges, at, part).is_ok();
+    places
+        .zip(parts)
+        .map(place)
+        .take_while(|done| *done)
+        .count()
 }
 
 /// Copies `src` to `offset` of a scatter list. The caller has checked that the list is long enough.

@@ -1,57 +1,111 @@
-//! Data segments that follow each other: their headers differ in the sequence number alone.
+//! Data segments that follow each other: their headers differ in the sequence number, and in the
+//! place of the payload.
 
 use super::{CRC_OFFSET, FLAG_ASK, HEADER_LEN};
+use crate::codec::{get, put};
+use crate::ddp::{TAGGED_LEN, UNTAGGED_LEN, is_tagged};
 
 /// Where the sequence number stands.
-const PSN: core::ops::Range<usize> = 16..20;
-const CRC: core::ops::Range<usize> = CRC_OFFSET..CRC_OFFSET + 4;
+const PSN: usize = 16;
+/// Where a tagged header has the place of the payload, and where an untagged one has.
+const TO: usize = HEADER_LEN + 6;
+const MO: usize = HEADER_LEN + 14;
 
-/// Makes the header of a data segment that of the next one of its message, which asks for an
-/// acknowledgment or does not. The CRC32C is to be stored anew ([`seal`](super::seal)). Does
-/// nothing to what is shorter than a header.
-#[inline]
-pub fn advance_header(header: &mut [u8], ask: bool) {
-    let Some(header) = header.first_chunk_mut::<HEADER_LEN>() else {
-        return;
-    };
-    header[1] = header[1] & !FLAG_ASK | if ask { FLAG_ASK } else { 0 };
-    let psn = psn(header).wrapping_add(1);
-    header[PSN].copy_from_slice(&psn.to_be_bytes());
-    header[CRC].fill(0);
-}
+/// Bytes before the payload in a datagram with a tagged segment.
+pub const TAGGED_HEADER: usize = HEADER_LEN + TAGGED_LEN;
+/// Bytes before the payload in a datagram with an untagged segment.
+pub const UNTAGGED_HEADER: usize = HEADER_LEN + UNTAGGED_LEN;
 
-/// Whether the header of `next` is that of the data segment behind `before` in its message, and
-/// asks for nothing: the same, but for number and CRC32C. Both are to be of one length.
-#[inline]
-#[must_use]
-pub fn follows(before: &[u8], next: &[u8]) -> bool {
-    let (Some(a), Some(b)) = (before.first_chunk(), next.first_chunk()) else {
-        return false;
-    };
-    before.len() == next.len() && headers_follow(a, b)
-}
+/// What stands before the payload in a datagram with one data segment: `N` is [`TAGGED_HEADER`] or
+/// [`UNTAGGED_HEADER`]. It asks for no acknowledgment, and its CRC32C is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunHeader<const N: usize>([u8; N]);
 
-#[inline]
-fn headers_follow(a: &[u8; HEADER_LEN], b: &[u8; HEADER_LEN]) -> bool {
-    b[0] == a[0]
-        && b[1] == a[1] & !FLAG_ASK
-        && b[2..PSN.start] == a[2..PSN.start]
-        && psn(b) == psn(a).wrapping_add(1)
-        && b[PSN.end..CRC.start] == a[PSN.end..CRC.start]
-        && b[CRC.end..] == a[CRC.end..]
-}
+impl<const N: usize> RunHeader<N> {
+    /// That of a datagram; `None` for one that is shorter, or has a segment of the other kind.
+    #[inline]
+    #[must_use]
+    pub fn of(datagram: &[u8]) -> Option<Self> {
+        const {
+            assert!(
+                N == TAGGED_HEADER || N == UNTAGGED_HEADER,
+                "no header's length"
+            )
+        };
+        let mut header = *datagram.first_chunk::<N>()?;
+        if is_tagged(header[HEADER_LEN]) != (N == TAGGED_HEADER) {
+            return None;
+        }
+        header[1] &= !FLAG_ASK;
+        put::<CRC_OFFSET, 4, N>(&mut header, [0; 4]);
+        Some(RunHeader(header))
+    }
 
-#[inline]
-fn psn(header: &[u8; HEADER_LEN]) -> u32 {
-    u32::from_be_bytes([header[16], header[17], header[18], header[19]])
+    /// Makes it that of the next segment of the message, behind one with `payload` bytes.
+    #[inline]
+    pub fn advance(&mut self, payload: u32) {
+        let header = &mut self.0;
+        let psn = u32::from_be_bytes(get::<PSN, 4, N>(header)).wrapping_add(1);
+        put::<PSN, 4, N>(header, psn.to_be_bytes());
+        if N == TAGGED_HEADER {
+            let to = u64::from_be_bytes(get::<TO, 8, N>(header)).wrapping_add(payload.into());
+            put::<TO, 8, N>(header, to.to_be_bytes());
+        } else if let Some(place) = header[MO..].first_chunk_mut() {
+            *place = u32::from_be_bytes(*place)
+                .wrapping_add(payload)
+                .to_be_bytes();
+        }
+    }
+
+    /// Writes it to the start of a datagram, which asks for an acknowledgment or does not. The
+    /// CRC32C is to be stored anew ([`seal`](super::seal)). Does nothing to a datagram that is
+    /// shorter.
+    #[inline]
+    pub fn put(&self, datagram: &mut [u8], ask: bool) {
+        if let Some(header) = datagram.first_chunk_mut() {
+            *header = self.0;
+            header[1] |= if ask { FLAG_ASK } else { 0 };
+        }
+    }
+
+    /// Whether a datagram begins so, whatever its CRC32C.
+    #[inline]
+    #[must_use]
+    pub fn begins(&self, datagram: &[u8]) -> bool {
+        let Some(other) = datagram.first_chunk::<N>() else {
+            return false;
+        };
+        // By words, since each comparison of a slice is a call.
+        let differ = self.differ::<0>(other)
+            | self.differ::<8>(other)
+            | self.differ::<16>(other)
+            | self.differ::<24>(other)
+            | self.differ::<{ HEADER_LEN }>(other)
+            | self.differ::<TO>(other);
+        let end = HEADER_LEN - 4;
+        differ == 0
+            && self.0[end..HEADER_LEN] == other[end..HEADER_LEN]
+            && self.0[TO + 8..] == other[TO + 8..]
+    }
+
+    /// The bits in which the 8 bytes at an offset differ.
+    #[inline(always)]
+    fn differ<const AT: usize>(&self, other: &[u8; N]) -> u64 {
+        let (a, b) = (get::<AT, 8, N>(&self.0), get::<AT, 8, N>(other));
+        u64::from_ne_bytes(a) ^ u64::from_ne_bytes(b)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ddp::{Tagged, Untagged};
     use crate::trp::{Common, Position, emit_data_header};
 
-    fn header(psn: u32, last: bool, ask: bool) -> [u8; HEADER_LEN] {
+    const CRC: core::ops::Range<usize> = CRC_OFFSET..CRC_OFFSET + 4;
+
+    /// A datagram without payload, of a message whose segments have 1000 bytes.
+    fn datagram<const N: usize>(psn: u32, ask: bool, nth: u32) -> [u8; N] {
         let common = Common {
             dst_qpn: 0x1001,
             src_qpn: 0x2002,
@@ -69,52 +123,73 @@ mod tests {
             response: false,
             psn,
             first: 5,
-            last,
+            last: false,
             relaxed: false,
         };
-        let mut out = [0; HEADER_LEN];
+        let mut out = [0; N];
         emit_data_header(&common, &position, &mut out).unwrap();
+        let mut rest = &mut out[HEADER_LEN..];
+        let (last, ulp, at) = (false, 0x40, nth.wrapping_mul(1000));
+        if N == TAGGED_HEADER {
+            let to = u64::from(at).wrapping_sub(1000);
+            let stag = 0x0a0b_0c0d;
+            Tagged {
+                last,
+                ulp,
+                stag,
+                to,
+            }
+            .emit(&mut rest)
+        } else {
+            let untagged = Untagged {
+                last,
+                ulp,
+                ulp_word: [1, 2, 3, 4],
+                queue: 0,
+                msn: 9,
+                offset: at.wrapping_sub(1000),
+            };
+            untagged.emit(&mut rest)
+        }
+        .unwrap();
         out
     }
 
-    #[test]
-    fn the_next_header_is_what_would_be_written() {
+    fn follow<const N: usize>() {
         for (psn, ask) in [(9, false), (u32::MAX, true)] {
-            let mut next = header(psn, false, !ask);
-            next[CRC].fill(0xee);
-            advance_header(&mut next, ask);
-            assert_eq!(next, header(psn.wrapping_add(1), false, ask));
+            let mut header = RunHeader::<N>::of(&datagram::<N>(psn, !ask, 0)).unwrap();
+            header.advance(1000);
+            let mut next = [0xee; N];
+            header.put(&mut next, ask);
+            assert_eq!(next, datagram(psn.wrapping_add(1), ask, 1));
+            let expected = datagram::<N>(psn.wrapping_add(1), false, 1);
+            assert!(header.begins(&expected));
+            for at in 0..N {
+                let mut other = expected;
+                other[at] ^= 1 << (at % 8);
+                assert_eq!(header.begins(&other), CRC.contains(&at), "byte {at}");
+            }
+            let asks = datagram::<N>(psn.wrapping_add(1), true, 1);
+            assert!(!header.begins(&asks));
+            assert!(!header.begins(&expected[..N - 1]));
+            let mut short = [1; HEADER_LEN];
+            header.put(&mut short, true);
+            assert_eq!(short, [1; HEADER_LEN]);
         }
-        let mut short = [1; HEADER_LEN - 1];
-        advance_header(&mut short, true);
-        assert_eq!(short, [1; HEADER_LEN - 1]);
     }
 
     #[test]
-    fn only_number_and_checksum_may_differ() {
-        for ask in [false, true] {
-            let before = header(u32::MAX, false, ask);
-            let next = header(0, false, false);
-            assert!(follows(&before, &next));
-            for at in 0..HEADER_LEN {
-                let mut other = next;
-                other[at] ^= 1 << (at % 8);
-                assert_eq!(follows(&before, &other), CRC.contains(&at), "byte {at}");
-            }
-            assert!(
-                !follows(&before, &header(0, true, false)),
-                "it ends the message"
-            );
-            assert!(!follows(&before, &header(0, false, true)), "it asks");
-            assert!(
-                !follows(&before, &header(1, false, false)),
-                "one is missing"
-            );
-            assert!(
-                !follows(&before, &[&next[..], &[0]].concat()),
-                "it is longer"
-            );
-            assert!(!follows(&before[..HEADER_LEN - 1], &next[..HEADER_LEN - 1]));
-        }
+    fn the_next_header_differs_in_number_and_place_alone() {
+        follow::<TAGGED_HEADER>();
+        follow::<UNTAGGED_HEADER>();
+    }
+
+    #[test]
+    fn a_header_is_of_one_kind() {
+        let tagged = datagram::<TAGGED_HEADER>(1, false, 1);
+        let untagged = datagram::<UNTAGGED_HEADER>(1, false, 1);
+        assert!(RunHeader::<UNTAGGED_HEADER>::of(&[&tagged[..], &[0; 9]].concat()).is_none());
+        assert!(RunHeader::<TAGGED_HEADER>::of(&untagged).is_none());
+        assert!(RunHeader::<TAGGED_HEADER>::of(&tagged[1..]).is_none());
     }
 }

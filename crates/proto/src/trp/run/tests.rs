@@ -1,6 +1,6 @@
 //! What ends a run, where the simulated network hardly ever gets to it.
 
-use causeway_wire::trp::{Common, Position, emit_data_header};
+use causeway_wire::trp::{Common, HEADER_LEN, Position, emit_data_header};
 
 use super::super::tests::{COOKIE, Long, QPNS, established};
 use super::*;
@@ -43,13 +43,22 @@ fn arriving(conn: &Connection, ahead: u32, epoch: u8, window: u16) -> Vec<u8> {
 
 #[test]
 fn a_run_is_taken_where_it_is_due() {
+    for at_once in 0..4 {
+        take_where_due(at_once);
+    }
+}
+
+/// The upper layer takes so many at a time.
+fn take_where_due(at_once: usize) {
     let (mut conn, mut ulp) = (established(NOW), Long::endless());
+    ulp.at_once = at_once;
     let base = conn.rx.spaces[0].next();
     let mut all: Vec<u8> = (0..5).flat_map(|i| arriving(&conn, i, 0, 100)).collect();
     let each = all.len() / 5;
     // The fourth goes elsewhere: from there on the general way must look.
     all[3 * each + HEADER_LEN + 5] ^= 1;
     let mut rest = all.chunks(each);
+    let conn_bytes = conn.stats().rx_bytes;
     let first = rest.next().unwrap();
     assert_eq!(conn.on_datagram(NOW, first, &mut ulp), Ok(()));
     conn.on_run(NOW, first, &mut rest, &mut ulp);
@@ -65,6 +74,8 @@ fn a_run_is_taken_where_it_is_due() {
     assert_eq!(ulp.placed, [write(0), write(1), write(2)]);
     // With the handshake.
     assert_eq!((rest.len(), conn.stats().rx_packets), (2, 1 + 3));
+    assert_eq!(conn.rx.spaces[0].next(), base + 3);
+    assert_eq!(conn.stats().rx_bytes - conn_bytes, 3 * each as u64);
 }
 
 #[test]
@@ -78,6 +89,39 @@ fn a_copy_of_an_attempt_that_is_over_begins_no_run() {
     assert_eq!(conn.on_datagram(NOW, copy, &mut ulp), Ok(()), "a duplicate");
     conn.on_run(NOW, copy, &mut rest, &mut ulp);
     assert_eq!((ulp.placed.len(), rest.len()), (1, 1));
+}
+
+/// What leaves at one time, in datagrams: by [`Connection::poll_run`] or without.
+fn leaving(runs: bool, congested: u64) -> Vec<Vec<u8>> {
+    let (mut conn, mut ulp) = (established(NOW), Long::endless());
+    let told = arriving(&conn, 0, 0, 1000);
+    assert_eq!(conn.on_datagram(NOW, &told, &mut ulp), Ok(()));
+    // A round trip is measured, so that the pacer has a say.
+    let rtt = crate::time::Duration::from_micros(100);
+    conn.tx.rtt.sample(NOW, NOW + rtt);
+    let now = NOW + rtt;
+    conn.tx.cc.on_ack(now, now, congested, rtt, true);
+    let (mut all, mut out) = (Vec::new(), vec![0; 200_000]);
+    while let Some(sent) = conn.poll_transmit(now, &mut ulp, &mut out) {
+        let mut more = 0;
+        if runs {
+            more = conn.poll_run(now, &mut ulp, &mut out, sent.len, 10);
+        }
+        let each = out.chunks(sent.len).take(1 + more);
+        // The upper layer names the same place in each.
+        all.extend(each.map(|one| one[..one.len().min(HEADER_LEN)].to_vec()));
+    }
+    assert_eq!(conn.stats().tx_packets, all.len() as u64);
+    all
+}
+
+#[test]
+fn a_run_has_what_would_have_left_singly() {
+    for congested in [0, 20_000, 40_000, 1 << 20] {
+        let (together, singly) = (leaving(true, congested), leaving(false, congested));
+        assert!(singly.len() > 10, "{}", singly.len());
+        assert!(together == singly, "{congested}");
+    }
 }
 
 #[test]
