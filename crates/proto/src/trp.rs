@@ -64,7 +64,7 @@ use receive::Refused;
 use recv::ReceiveSpace;
 use repeat::Question;
 use rtt::Rtt;
-use run::Run;
+use run::{Arriving, Run};
 use search::Search;
 use secure::{Owed, Secure};
 use send::SendSpace;
@@ -162,6 +162,8 @@ struct Receiver {
     peer_duplicates: u8,
     /// The peer's part of the socket's buffer.
     share: Share,
+    /// The datagram taken last can be continued.
+    run: Option<Arriving>,
 }
 
 /// Whether a connection still works.
@@ -458,6 +460,7 @@ impl Receiver {
             duplicates: 0,
             peer_duplicates: 0,
             share: Share::default(),
+            run: None,
         }
     }
 }

@@ -33,6 +33,7 @@ impl Connection {
         datagram: &[u8],
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
+        self.rx.run = None;
         let result = if self.config.secured {
             self.dispatch_secured(now, datagram, ulp)
         } else {

@@ -5,6 +5,7 @@ use causeway_wire::trp::{Bundled, Common, Position, Segments};
 use super::acks::Kind;
 use super::input::expand;
 use super::recv::{Arrival, Held};
+use super::run::Arriving;
 use super::{Connection, DropReason};
 use crate::bytes::Bytes;
 use crate::ddp;
@@ -101,6 +102,7 @@ impl Connection {
                 position.first = position.psn;
             }
         }
+        self.rx.run = None;
         result
     }
 
@@ -136,6 +138,8 @@ impl Connection {
         if disorder {
             self.stats.out_of_order += 1;
             self.rx.acks.on_disorder(space);
+        } else {
+            self.rx.run = Arriving::behind(space, &meta, &unit, payload.len());
         }
     }
 
@@ -184,6 +188,8 @@ impl Connection {
         }
         if had_holes {
             self.rx.acks.on_disorder(space);
+        } else {
+            self.rx.run = Arriving::behind(space, &meta, &unit, payload.len());
         }
     }
 

@@ -3,16 +3,13 @@
 
 use core::slice::Chunks;
 
-use causeway_wire::trp::{
-    Body, Packet, RunHeader, TAGGED_HEADER, UNTAGGED_HEADER, crc_matches, seal,
-};
+use causeway_wire::trp::{RunHeader, TAGGED_HEADER, UNTAGGED_HEADER, crc_matches, seal};
 
 use super::receive::kind;
 use super::recv::Arrival;
 use super::send::SendSpace;
 use super::{Connection, State, crc};
 use crate::bytes::{Bytes, Payloads, PayloadsMut};
-use crate::ddp;
 use crate::time::Instant;
 use crate::ulp::{SegMeta, Space, Ulp, Verdict};
 use crate::unit::Unit;
@@ -143,25 +140,29 @@ impl Connection {
         rest: &mut Chunks<'_, u8>,
         ulp: &mut impl Ulp,
     ) {
-        if rest.len() == 0 || self.config.secured {
+        let Some(arriving) = self.rx.run.take() else {
+            return;
+        };
+        if rest.len() == 0 || self.config.secured || self.state != State::Open {
             return;
         }
         if let Some(header) = RunHeader::<TAGGED_HEADER>::of(before) {
-            self.take_run(now, (before, header), rest, ulp);
+            self.take_run(now, arriving, (before.len(), header), rest, ulp);
         } else if let Some(header) = RunHeader::<UNTAGGED_HEADER>::of(before) {
-            self.take_run(now, (before, header), rest, ulp);
+            self.take_run(now, arriving, (before.len(), header), rest, ulp);
         }
     }
 
-    /// As [`Connection::on_run`], where `before` has this header.
+    /// As [`Connection::on_run`], behind a datagram of `len` bytes with this header.
     fn take_run<const HEADER: usize>(
         &mut self,
         now: Instant,
-        (before, mut header): (&[u8], RunHeader<HEADER>),
+        mut arriving: Arriving,
+        (len, mut header): (usize, RunHeader<HEADER>),
         rest: &mut Chunks<'_, u8>,
         ulp: &mut impl Ulp,
     ) {
-        let (len, crc_due) = (before.len(), self.handshake.crc(&self.config));
+        let crc_due = self.handshake.crc(&self.config);
         // What is no datagram's length is no header's either.
         let payload = u32::try_from(len - HEADER).unwrap_or(0);
         let continues = |next: &&[u8]| {
@@ -169,14 +170,7 @@ impl Connection {
             next.len() == len && header.begins(next) && (!crc_due || crc_matches(next, crc))
         };
         let mut count = rest.clone().take_while(continues).count();
-        if count == 0 {
-            return;
-        }
-        let Some(mut arriving) = self.arriving(before) else {
-            return;
-        };
         let each = len - HEADER;
-        arriving.advance(each);
         while count > 0 {
             let payloads = Payloads::new(rest.clone(), HEADER, each, count);
             let meta = self.next_of(&arriving);
@@ -199,33 +193,6 @@ impl Connection {
             }
             arriving.advance(each);
         }
-    }
-
-    /// What a datagram that was taken just now says of those that follow it, if it was the next of
-    /// its space, none is missing, and the request that it belongs to is not refused.
-    fn arriving(&self, datagram: &[u8]) -> Option<Arriving> {
-        let Ok(Packet::Segment(common, Body::Data(position, segment))) = Packet::parse(datagram)
-        else {
-            return None;
-        };
-        let space = if position.response {
-            Space::Response
-        } else {
-            Space::Request
-        };
-        let r = &self.rx.spaces[space as usize];
-        let next = r.next() as u32;
-        let back = u64::from(next.wrapping_sub(position.first));
-        let (unit, _) = ddp::read(Bytes::from(segment));
-        let regular = self.state == State::Open
-            && self.rx.refused.is_none()
-            // One that has come twice may be of an attempt that was refused.
-            && (space == Space::Response || common.epoch == self.rx.epoch)
-            && !position.last
-            && !r.has_holes()
-            && next == position.psn.wrapping_add(1);
-        let first = r.next().checked_sub(back).filter(|_| regular)?;
-        Some(Arriving { space, first, unit })
     }
 
     /// Where the next unit of a run stands.
@@ -277,8 +244,10 @@ impl Connection {
     }
 }
 
-/// A run that is arriving: what is expected of the next datagram.
-struct Arriving {
+/// A run that is arriving: what is expected of the datagram behind the one that was taken just now,
+/// which was the next of its space, as none is missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arriving {
     space: Space,
     /// Number of the first unit of the message.
     first: u64,
@@ -286,6 +255,15 @@ struct Arriving {
 }
 
 impl Arriving {
+    /// What is expected behind a unit that was placed, with so many bytes.
+    #[inline]
+    pub fn behind(space: Space, meta: &SegMeta, unit: &Unit, len: usize) -> Option<Arriving> {
+        let (first, unit) = (meta.first, *unit);
+        let mut arriving = Arriving { space, first, unit };
+        arriving.advance(len);
+        (!meta.last).then_some(arriving)
+    }
+
     /// The unit is that behind `len` bytes more.
     #[inline]
     fn advance(&mut self, len: usize) {

@@ -1,9 +1,10 @@
 //! What ends a run, where the simulated network hardly ever gets to it.
 
-use causeway_wire::trp::{Common, HEADER_LEN, Position, emit_data_header};
+use causeway_wire::trp::{Body, Common, HEADER_LEN, Packet, Position, emit_data_header};
 
 use super::super::tests::{COOKIE, Long, QPNS, established};
 use super::*;
+use crate::ddp;
 use crate::unit::Frame;
 
 const NOW: Instant = Instant(1_000_000);
@@ -88,6 +89,31 @@ fn a_copy_of_an_attempt_that_is_over_begins_no_run() {
     let copy = rest.next().unwrap();
     assert_eq!(conn.on_datagram(NOW, copy, &mut ulp), Ok(()), "a duplicate");
     conn.on_run(NOW, copy, &mut rest, &mut ulp);
+    assert_eq!((ulp.placed.len(), rest.len()), (1, 1));
+}
+
+#[test]
+fn what_is_no_next_datagram_begins_no_run_though_one_was_taken_before() {
+    let (mut conn, mut ulp) = (established(NOW), Long::endless());
+    let old: Vec<u8> = (0..2).flat_map(|i| arriving(&conn, i, 0, 100)).collect();
+    let (first, next) = old.split_at(old.len() / 2);
+    assert_eq!(conn.on_datagram(NOW, first, &mut ulp), Ok(()));
+    // Nothing came with it. Its copy has something behind it that would fit, but for the place.
+    let mut copies = [first, next].concat();
+    let mut rest = copies[first.len()..].chunks(first.len());
+    assert_eq!(
+        conn.on_datagram(NOW, first, &mut ulp),
+        Ok(()),
+        "a duplicate"
+    );
+    conn.on_run(NOW, first, &mut rest, &mut ulp);
+    assert_eq!((ulp.placed.len(), rest.len()), (1, 1));
+    // One that is not for this connection.
+    copies[7] ^= 1;
+    let (other, behind) = copies.split_at(first.len());
+    assert!(conn.on_datagram(NOW, other, &mut ulp).is_err());
+    let mut rest = behind.chunks(first.len());
+    conn.on_run(NOW, other, &mut rest, &mut ulp);
     assert_eq!((ulp.placed.len(), rest.len()), (1, 1));
 }
 
