@@ -75,7 +75,7 @@ impl Outsides {
         notes.reached = at.wrapping_add(dst.len());
         let len = dst.len();
         if len >= OUTSIDE_MIN && notes.buffer.contains(&place) {
-            notes.found.push(Outside { at, len, addr });
+            notes.found.push(Outside::one(at, len, addr));
         } else {
             load(addr, dst).inspect_err(|_| notes.found.truncate(notes.first))?;
         }
@@ -86,34 +86,47 @@ impl Outsides {
     /// each a segment of its own. Returns how many there are, up to one that `load` fails for.
     pub fn take_parts(
         &self,
-        parts: PayloadsMut<'_>,
+        mut parts: PayloadsMut<'_>,
         addr: usize,
         load: impl Fn(usize, BytesMut<'_>) -> Result<(), MemError>,
     ) -> usize {
         let notes = &mut *self.notes.borrow_mut();
-        let len = parts.each();
-        let places = notes.buffer.clone();
-        let mut count = 0;
-        for mut part in parts {
-            let (place, addr) = (part.as_mut_ptr().addr(), addr + count * len);
-            if len >= OUTSIDE_MIN && places.contains(&place) {
-                let at = place - places.start;
-                notes.found.push(Outside { at, len, addr });
-            } else if load(addr, part).is_err() {
-                break;
-            }
-            count += 1;
+        let (len, apart, count) = (parts.each(), parts.apart(), parts.left());
+        let Some(mut first) = parts.next() else {
+            return 0;
+        };
+        let place = first.as_mut_ptr().addr();
+        let last = place.saturating_add((count - 1).saturating_mul(apart));
+        let within = notes.buffer.contains(&place) && notes.buffer.contains(&last);
+        let mut done = count;
+        if len >= OUTSIDE_MIN && within {
+            let at = place - notes.buffer.start;
+            notes.found.push(Outside {
+                at,
+                len,
+                addr,
+                count,
+                apart,
+            });
+        } else {
+            let places = (0..count).map(|i| addr + i * len);
+            let one = |(at, part)| load(at, part).is_ok();
+            let all = places.zip(std::iter::once(first).chain(parts));
+            done = all.map(one).take_while(|done| *done).count();
         }
         // What follows is behind another header.
         (notes.first, notes.reached) = (notes.found.len(), usize::MAX);
-        count
+        done
     }
 
     /// Forgets what lies at offset `end` of the buffer or behind it.
     pub fn truncate(&self, end: usize) {
         let mut notes = self.notes.borrow_mut();
-        let kept = notes.found.partition_point(|part| part.at < end);
+        let kept = notes.found.partition_point(|parts| parts.at < end);
         notes.found.truncate(kept);
+        if let Some(last) = notes.found.last_mut() {
+            last.cut(end);
+        }
         notes.reached = usize::MAX;
     }
 
@@ -124,6 +137,9 @@ impl Outsides {
         let kept = notes.found.partition_point(|part| part.at < start);
         notes.reached = usize::MAX;
         let mut later = notes.found.split_off(kept);
+        if let Some(cut) = notes.found.last_mut().and_then(|last| last.cut(start)) {
+            later.insert(0, cut);
+        }
         for part in &mut later {
             part.at -= start;
         }
@@ -143,9 +159,11 @@ impl Outsides {
         fetch: impl Fn(usize, BytesMut<'_>) -> Result<(), MemError>,
     ) -> Result<Vec<u8>, MemError> {
         let mut whole = bytes.to_vec();
-        for part in &self.notes.borrow().found {
-            let place = whole.get_mut(part.at..).and_then(|w| w.get_mut(..part.len));
-            fetch(part.addr, BytesMut::from(place.ok_or(MemError::Bounds)?))?;
+        for parts in &self.notes.borrow().found {
+            for (at, addr) in parts.each() {
+                let place = whole.get_mut(at..).and_then(|w| w.get_mut(..parts.len));
+                fetch(addr, BytesMut::from(place.ok_or(MemError::Bounds)?))?;
+            }
         }
         Ok(whole)
     }
@@ -239,6 +257,42 @@ mod tests {
         let gone = |_, _: BytesMut<'_>| Err(MemError::Gone);
         let bytes = &f.buffer[..50 + LONG];
         assert_eq!(f.outsides.collect(bytes, gone), Err(MemError::Gone));
+    }
+
+    #[test]
+    fn parts_that_follow_each_other_are_one_note() {
+        let mut f = Fixture::new();
+        let addr = f.memory.as_ptr().expose_provenance();
+        assert!(f.take(40, LONG, false));
+        let apart = LONG + 50;
+        let parts = PayloadsMut::new(&mut f.buffer[LONG + 40..], apart, 50, 3);
+        let never = |_, _: BytesMut<'_>| Err(MemError::Gone);
+        assert_eq!(f.outsides.take_parts(parts, addr, never), 3);
+        assert_eq!(f.noted(), [(40, LONG), (LONG + 90, LONG)]);
+        let whole = f.outsides.collect(&f.buffer, |from, mut dst| {
+            let nth = vec![1 + ((from - addr) / LONG) as u8; dst.len()];
+            dst.put(0, &nth).then_some(()).ok_or(MemError::Bounds)
+        });
+        let whole = whole.unwrap();
+        for nth in 0..3 {
+            let at = LONG + 40 + nth * apart;
+            assert_eq!(whole[at..at + 50], [0; 50]);
+            assert_eq!(whole[at + 50..at + apart], [1 + nth as u8; LONG]);
+        }
+        // One of them goes with what follows, and the last is forgotten.
+        f.outsides.truncate(LONG + 40 + 2 * apart);
+        let later = f.outsides.split(LONG + 40 + apart);
+        assert_eq!((later.len(), later[0].at, later[0].count), (1, 50, 1));
+        assert_eq!(later[0].addr, addr + LONG);
+        assert_eq!(f.outsides.with(|parts| parts[1].count), 1);
+        // Short ones are copied, up to one that is gone.
+        let parts = PayloadsMut::new(&mut f.buffer, 20, 10, 5);
+        let load = |at: usize, mut dst: BytesMut<'_>| {
+            let gone = at == addr + 30 || !dst.put(0, &[9; 10]);
+            if gone { Err(MemError::Gone) } else { Ok(()) }
+        };
+        assert_eq!(f.outsides.take_parts(parts, addr, load), 3);
+        assert_eq!(f.buffer[50..80], [[9; 10], [0; 10], [0; 10]].concat());
     }
 
     #[test]

@@ -97,11 +97,11 @@ fn every_segment_bears_the_class() {
         let got = [(); 3].map(|()| next(&to));
         assert_eq!(got, [1000, 1000, 500].map(|len| (len, CLASS)), "{dst}");
         let elsewhere = [7u8; 900];
-        let outside = [Outside {
-            at: 50,
-            len: elsewhere.len(),
-            addr: elsewhere.as_ptr().expose_provenance(),
-        }];
+        let outside = [Outside::one(
+            50,
+            elsewhere.len(),
+            elsewhere.as_ptr().expose_provenance(),
+        )];
         let contents = (&[0; 1500][..], &outside[..]);
         // SAFETY: the array lives on.
         unsafe { port.send_gathered(CLASS, dst, None, contents, Some(1000), false) }.unwrap();

@@ -136,11 +136,7 @@ fn scattered(len: usize) -> (Vec<u8>, Vec<u8>, Vec<Outside>) {
         .step_by(600)
         .map(|at| {
             here[at..at + 300].fill(0xff);
-            Outside {
-                at,
-                len: 300,
-                addr: there[at..].as_ptr().expose_provenance(),
-            }
+            Outside::one(at, 300, there[at..].as_ptr().expose_provenance())
         })
         .collect();
     (here, there, outside)
@@ -176,11 +172,7 @@ fn what_lies_elsewhere_is_sent_from_there() {
 #[test]
 fn a_part_that_is_not_mapped_is_an_error() {
     let (a, mut b) = (port(), port());
-    let outside = [Outside {
-        at: 2,
-        len: 4,
-        addr: 4096,
-    }];
+    let outside = [Outside::one(2, 4, 4096)];
     // SAFETY: nothing is ever mapped below `vm.mmap_min_addr`; the kernel says so.
     let sent = unsafe { a.send_gathered(0, v4(b.port()), None, (&[0; 10], &outside), None, false) };
     assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EFAULT));

@@ -270,6 +270,13 @@ impl<'a> PayloadsMut<'a> {
         self.len
     }
 
+    /// Bytes from the start of one to that of the next.
+    #[inline]
+    #[must_use]
+    pub fn apart(&self) -> usize {
+        self.header + self.len
+    }
+
     /// How many are left.
     #[inline]
     #[must_use]
