@@ -324,12 +324,13 @@ impl State {
     }
 
     fn poll_udp(&mut self, now: Instant, port: Port) -> bool {
-        let mut touched = Vec::new();
+        let mut touched = std::mem::take(&mut self.touched);
         let State { udp, qps, core, .. } = self;
         let any = arrivals::receive(udp, qps, core, (now, port), &mut touched);
-        for qpn in touched {
+        for qpn in touched.drain(..) {
             self.touch(qpn);
         }
+        self.touched = touched;
         any
     }
 

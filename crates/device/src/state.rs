@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub awaiting: Vec<u32>,
     /// Queue pairs with something to send that could not be sent yet.
     pub pending: Vec<u32>,
+    /// Room for the queue pairs that a look at the ports finds something for.
+    pub touched: Vec<u32>,
     /// When something is to be done without any input.
     pub timers: Timers,
     /// What the broker thread is to ask of the broker.
@@ -194,6 +196,7 @@ impl Common {
             unsettled: Vec::new(),
             awaiting: Vec::new(),
             pending: Vec::new(),
+            touched: Vec::new(),
             timers: Timers::default(),
             broker_requests: Vec::new(),
             evicted_from: Arc::clone(&self.evicted_from),

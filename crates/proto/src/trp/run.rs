@@ -165,11 +165,15 @@ impl Connection {
         let crc_due = self.handshake.crc(&self.config);
         // What is no datagram's length is no header's either.
         let payload = u32::try_from(len - HEADER).unwrap_or(0);
-        let continues = |next: &&[u8]| {
+        let mut count = 0;
+        for next in rest.clone() {
             header.advance(payload);
-            next.len() == len && header.begins(next) && (!crc_due || crc_matches(next, crc))
-        };
-        let mut count = rest.clone().take_while(continues).count();
+            let continues = next.len() == len && header.begins(next);
+            if !continues || crc_due && !crc_matches(next, crc) {
+                break;
+            }
+            count += 1;
+        }
         let each = len - HEADER;
         while count > 0 {
             let payloads = Payloads::new(rest.clone(), HEADER, each, count);

@@ -7,9 +7,11 @@ use crate::ddp::{TAGGED_LEN, UNTAGGED_LEN, is_tagged};
 
 /// Where the sequence number stands.
 const PSN: usize = 16;
-/// Where a tagged header has the place of the payload, and where an untagged one has.
+/// The end of the CRC32C.
+const CRC_END: usize = CRC_OFFSET + 4;
+/// Where a tagged header has the place of the payload, its last 8 bytes. An untagged one has it in
+/// its last 4.
 const TO: usize = HEADER_LEN + 6;
-const MO: usize = HEADER_LEN + 14;
 
 /// Bytes before the payload in a datagram with a tagged segment.
 pub const TAGGED_HEADER: usize = HEADER_LEN + TAGGED_LEN;
@@ -19,7 +21,12 @@ pub const UNTAGGED_HEADER: usize = HEADER_LEN + UNTAGGED_LEN;
 /// What stands before the payload in a datagram with one data segment: `N` is [`TAGGED_HEADER`] or
 /// [`UNTAGGED_HEADER`]. It asks for no acknowledgment, and its CRC32C is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunHeader<const N: usize>([u8; N]);
+pub struct RunHeader<const N: usize> {
+    /// Those of the first datagram, of whose successors only what follows differs.
+    bytes: [u8; N],
+    psn: u32,
+    place: u64,
+}
 
 impl<const N: usize> RunHeader<N> {
     /// That of a datagram; `None` for one that is shorter, or has a segment of the other kind.
@@ -32,29 +39,28 @@ impl<const N: usize> RunHeader<N> {
                 "no header's length"
             )
         };
-        let mut header = *datagram.first_chunk::<N>()?;
-        if is_tagged(header[HEADER_LEN]) != (N == TAGGED_HEADER) {
+        let mut bytes = *datagram.first_chunk::<N>()?;
+        if is_tagged(bytes[HEADER_LEN]) != (N == TAGGED_HEADER) {
             return None;
         }
-        header[1] &= !FLAG_ASK;
-        put::<CRC_OFFSET, 4, N>(&mut header, [0; 4]);
-        Some(RunHeader(header))
+        bytes[1] &= !FLAG_ASK;
+        put::<CRC_OFFSET, 4, N>(&mut bytes, [0; 4]);
+        Some(RunHeader {
+            psn: u32::from_be_bytes(get::<PSN, 4, N>(&bytes)),
+            place: place(&bytes),
+            bytes,
+        })
     }
 
     /// Makes it that of the next segment of the message, behind one with `payload` bytes.
     #[inline]
     pub fn advance(&mut self, payload: u32) {
-        let header = &mut self.0;
-        let psn = u32::from_be_bytes(get::<PSN, 4, N>(header)).wrapping_add(1);
-        put::<PSN, 4, N>(header, psn.to_be_bytes());
-        if N == TAGGED_HEADER {
-            let to = u64::from_be_bytes(get::<TO, 8, N>(header)).wrapping_add(payload.into());
-            put::<TO, 8, N>(header, to.to_be_bytes());
-        } else if let Some(place) = header[MO..].first_chunk_mut() {
-            *place = u32::from_be_bytes(*place)
-                .wrapping_add(payload)
-                .to_be_bytes();
-        }
+        self.psn = self.psn.wrapping_add(1);
+        self.place = if N == TAGGED_HEADER {
+            self.place.wrapping_add(payload.into())
+        } else {
+            (self.place as u32).wrapping_add(payload).into()
+        };
     }
 
     /// Writes it to the start of a datagram, which asks for an acknowledgment or does not. The
@@ -62,9 +68,16 @@ impl<const N: usize> RunHeader<N> {
     /// shorter.
     #[inline]
     pub fn put(&self, datagram: &mut [u8], ask: bool) {
-        if let Some(header) = datagram.first_chunk_mut() {
-            *header = self.0;
-            header[1] |= if ask { FLAG_ASK } else { 0 };
+        let Some(header) = datagram.first_chunk_mut::<N>() else {
+            return;
+        };
+        *header = self.bytes;
+        header[1] |= if ask { FLAG_ASK } else { 0 };
+        put::<PSN, 4, N>(header, self.psn.to_be_bytes());
+        if N == TAGGED_HEADER {
+            put::<TO, 8, N>(header, self.place.to_be_bytes());
+        } else if let Some(last) = header.last_chunk_mut() {
+            *last = (self.place as u32).to_be_bytes();
         }
     }
 
@@ -76,24 +89,41 @@ impl<const N: usize> RunHeader<N> {
             return false;
         };
         // By words, since each comparison of a slice is a call.
-        let differ = self.differ::<0>(other)
+        let ends = |at: [u8; 4]| u32::from_ne_bytes(at);
+        let psn = u32::from_be_bytes(get::<PSN, 4, N>(other)) ^ self.psn;
+        let short = psn
+            | ends(get::<{ PSN + 4 }, 4, N>(&self.bytes)) ^ ends(get::<{ PSN + 4 }, 4, N>(other))
+            | ends(get::<CRC_END, 4, N>(&self.bytes)) ^ ends(get::<CRC_END, 4, N>(other));
+        let untagged = if N == TAGGED_HEADER {
+            0
+        } else {
+            self.differ::<TO>(other)
+        };
+        let long = self.differ::<0>(other)
             | self.differ::<8>(other)
-            | self.differ::<16>(other)
             | self.differ::<24>(other)
-            | self.differ::<{ HEADER_LEN }>(other)
-            | self.differ::<TO>(other);
-        let end = HEADER_LEN - 4;
-        differ == 0
-            && self.0[end..HEADER_LEN] == other[end..HEADER_LEN]
-            && self.0[TO + 8..] == other[TO + 8..]
+            | self.differ::<{ TO - 8 }>(other)
+            | untagged
+            | (place(other) ^ self.place);
+        long | u64::from(short) == 0
     }
 
     /// The bits in which the 8 bytes at an offset differ.
     #[inline(always)]
     fn differ<const AT: usize>(&self, other: &[u8; N]) -> u64 {
-        let (a, b) = (get::<AT, 8, N>(&self.0), get::<AT, 8, N>(other));
+        let (a, b) = (get::<AT, 8, N>(&self.bytes), get::<AT, 8, N>(other));
         u64::from_ne_bytes(a) ^ u64::from_ne_bytes(b)
     }
+}
+
+/// Where a header says that its payload belongs.
+#[inline(always)]
+fn place<const N: usize>(header: &[u8; N]) -> u64 {
+    if N == TAGGED_HEADER {
+        return u64::from_be_bytes(get::<TO, 8, N>(header));
+    }
+    let last = header.last_chunk().copied().unwrap_or_default();
+    u32::from_be_bytes(last).into()
 }
 
 #[cfg(test)]
