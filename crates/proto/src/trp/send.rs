@@ -274,6 +274,9 @@ impl SendSpace {
 
     /// Everything before `upto` is placed. The caller has checked that `upto <= next()`.
     pub fn ack(&mut self, upto: u64, now: Instant, least_rtt: Duration, acked: &mut Acked) {
+        if self.sacked == 0 && self.lost == 0 && self.again == 0 {
+            return self.ack_regular(upto, acked);
+        }
         while self.una < upto {
             let Some(s) = self.sent.pop_front() else {
                 break;
@@ -289,6 +292,29 @@ impl SendSpace {
                 State::InFlight => self.in_flight -= u64::from(s.size),
             }
             self.delivered(&s, now, least_rtt, acked);
+        }
+    }
+
+    /// As [`SendSpace::ack`], where each segment was sent once and none is lost or known to have
+    /// arrived: the newest is the one sent last.
+    fn ack_regular(&mut self, upto: u64, acked: &mut Acked) {
+        let count = usize::try_from(upto.saturating_sub(self.una)).unwrap_or(usize::MAX);
+        let count = count.min(self.sent.len());
+        let (mut bytes, mut largest) = (0, acked.largest);
+        let mut newest = None;
+        for s in self.sent.drain(..count) {
+            bytes += u64::from(s.size);
+            largest = largest.max(s.whole);
+            newest = Some(s);
+        }
+        let Some(newest) = newest else { return };
+        self.una += count as u64;
+        self.in_flight -= bytes;
+        acked.bytes += bytes;
+        acked.largest = largest;
+        self.delivered = self.delivered.max(newest.order + 1);
+        if newest.at >= acked.sent {
+            (acked.sent, acked.sample) = (newest.at, Some(newest.at));
         }
     }
 
@@ -439,6 +465,30 @@ mod tests {
         s.ack(103, at(50), Duration::ZERO, &mut acked);
         assert_eq!((s.una(), s.next(), s.in_flight()), (103, 104, 1000));
         assert_eq!((acked.bytes, acked.sample), (3000, Some(at(2))));
+    }
+
+    #[test]
+    fn an_acknowledgment_brings_the_same_whether_something_is_lost_or_not() {
+        for lost in [false, true] {
+            let mut s = sent(0);
+            s.on_new(at(0), 1000, false);
+            s.on_new(at(1), 200, true);
+            s.note_whole(100, 1300);
+            s.on_run(at(2), 1400, 3);
+            if lost {
+                s.lose_from(104, false);
+            }
+            s.check();
+            let mut acked = Acked::default();
+            s.ack(104, at(50), Duration::ZERO, &mut acked);
+            s.check();
+            assert_eq!((s.una(), s.next(), s.delivered), (104, 105, 3));
+            assert_eq!((acked.bytes, acked.largest), (4000, 1400));
+            assert_eq!((acked.sent, acked.sample), (at(2), Some(at(2))));
+            // What was heard before is not newer.
+            s.ack(104, at(60), Duration::ZERO, &mut acked);
+            assert_eq!((acked.bytes, s.una()), (4000, 104));
+        }
     }
 
     #[test]
