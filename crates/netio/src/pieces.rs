@@ -80,20 +80,23 @@ impl Pieces {
         let mut reached = 0;
         for parts in outside {
             let end = parts.end()?;
-            // Bytes between two of them, and before the first.
+            pieces.push(bytes(contents.get(reached..parts.at)?));
+            pieces.push(elsewhere(parts.addr, parts.len));
+            // Of each of the others the bytes before it, and its place.
+            let others = contents.get(parts.at + parts.len..end)?;
             let between = parts.apart - parts.len;
-            let mut before = contents.get(reached..parts.at)?;
-            let mut rest = contents.get(parts.at + parts.len..end.max(parts.at + parts.len))?;
-            for (nth, (_, addr)) in parts.each().enumerate() {
-                if nth > 0 {
-                    before = rest.get(..between)?;
-                    rest = rest.get(parts.apart..).unwrap_or_default();
+            let addresses = parts.each().skip(1).map(|(_, addr)| addr);
+            for (before, addr) in others.chunks_exact(parts.apart.max(1)).zip(addresses) {
+                let two = [bytes(before.get(..between)?), elsewhere(addr, parts.len)];
+                if between > 0 && parts.len > 0 {
+                    pieces.0.extend_from_slice(&two);
+                } else {
+                    two.into_iter().for_each(|piece| pieces.push(piece));
                 }
-                pieces.push(before, addr, parts.len);
             }
             reached = end;
         }
-        pieces.push(contents.get(reached..)?, 0, 0);
+        pieces.push(bytes(contents.get(reached..)?));
         Some(pieces)
     }
 
@@ -101,26 +104,30 @@ impl Pieces {
         &self.0
     }
 
-    /// Adds bytes that are in their place, and then those at an address; none that are empty.
+    /// Adds one that is not empty.
     #[inline]
-    fn push(&mut self, before: &[u8], addr: usize, len: usize) {
-        let two = [
-            libc::iovec {
-                iov_base: before.as_ptr().cast_mut().cast(),
-                iov_len: before.len(),
-            },
-            libc::iovec {
-                iov_base: std::ptr::with_exposed_provenance_mut(addr),
-                iov_len: len,
-            },
-        ];
-        let from = usize::from(before.is_empty());
-        let to = if len > 0 { 2 } else { 1 };
-        if let (0, 2) = (from, to) {
-            self.0.extend_from_slice(&two);
-        } else if let Some(pieces) = two.get(from..to) {
-            self.0.extend_from_slice(pieces);
+    fn push(&mut self, piece: libc::iovec) {
+        if piece.iov_len > 0 {
+            self.0.push(piece);
         }
+    }
+}
+
+/// The piece of bytes that are in their place.
+#[inline]
+fn bytes(bytes: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+/// The piece of bytes at an address.
+#[inline]
+fn elsewhere(addr: usize, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(addr),
+        iov_len: len,
     }
 }
 

@@ -228,8 +228,8 @@ impl<'a> Iterator for Payloads<'a> {
     fn next(&mut self) -> Option<Bytes<'a>> {
         self.left = self.left.checked_sub(1)?;
         let datagram = self.datagrams.next()?;
-        let payload = datagram.get(self.header..)?.get(..self.len)?;
-        Some(Bytes::from(payload))
+        let end = self.header.saturating_add(self.len);
+        datagram.get(self.header..end).map(Bytes::from)
     }
 
     #[inline]

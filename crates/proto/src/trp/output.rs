@@ -10,6 +10,7 @@ use super::config::DESERTED_AFTER;
 use super::input::terminate;
 use super::receive::Refused;
 use super::run::Run;
+use super::send::SendSpace;
 use super::{Connection, SPACES, State, Transmit};
 use crate::ddp::Segment;
 use crate::time::Instant;
@@ -105,6 +106,9 @@ impl Connection {
     }
 
     fn next_hello(&mut self, now: Instant, ulp: &mut impl Ulp) -> Option<Hello> {
+        if self.handshake.is_settled() {
+            return None;
+        }
         if self.handshake.peer().is_none() {
             self.want_peer(now, ulp);
         }
@@ -195,6 +199,9 @@ impl Connection {
         ulp: &mut impl Ulp,
         out: &mut [u8],
     ) -> Option<Transmit> {
+        if !self.has_data(ulp) {
+            return None;
+        }
         let first = self.tx.turn;
         let other = if first == Space::Request {
             Space::Response
@@ -209,6 +216,14 @@ impl Connection {
             }
         }
         None
+    }
+
+    /// Whether anything is to be sent, new or again, if it may be.
+    #[inline]
+    fn has_data(&self, ulp: &impl Ulp) -> bool {
+        self.tx.probe != [false; 2]
+            || self.tx.spaces.iter().any(SendSpace::has_lost)
+            || SPACES.iter().any(|space| ulp.has_next(*space))
     }
 
     fn transmit_space(

@@ -163,8 +163,11 @@ impl Connection {
         ulp: &mut impl Ulp,
     ) {
         let crc_due = self.handshake.crc(&self.config);
+        let Some(each) = len.checked_sub(HEADER) else {
+            return;
+        };
         // What is no datagram's length is no header's either.
-        let payload = u32::try_from(len - HEADER).unwrap_or(0);
+        let payload = u32::try_from(each).unwrap_or(0);
         let mut count = 0;
         for next in rest.clone() {
             header.advance(payload);
@@ -174,7 +177,6 @@ impl Connection {
             }
             count += 1;
         }
-        let each = len - HEADER;
         while count > 0 {
             let payloads = Payloads::new(rest.clone(), HEADER, each, count);
             let meta = self.next_of(&arriving);

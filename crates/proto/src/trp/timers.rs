@@ -10,6 +10,9 @@ use crate::ulp::{Space, Ulp};
 /// for a peer whose helper thread has to wake up.
 const MIN_PROBE: Duration = Duration::from_millis(2);
 
+/// A time that does not come.
+const NEVER: u64 = u64::MAX;
+
 impl Connection {
     /// When to call [`Connection::on_timeout`]; `None`: not before something happens. An idle
     /// connection that expects nothing has no deadline.
@@ -31,7 +34,10 @@ impl Connection {
             self.refusal_at(),
             self.live.deadline(),
         ];
-        times.into_iter().flatten().min()
+        // By numbers, since they are compared without a jump for each.
+        let numbers = times.map(|at| at.map_or(NEVER, |at| at.0));
+        let first = numbers.into_iter().fold(NEVER, u64::min);
+        (first != NEVER).then_some(Instant(first))
     }
 
     /// Tells that time has passed; early or needless calls are harmless. Call
