@@ -327,6 +327,7 @@ impl State {
         let mut touched = std::mem::take(&mut self.touched);
         let State { udp, qps, core, .. } = self;
         let any = arrivals::receive(udp, qps, core, (now, port), &mut touched);
+        touched.dedup();
         touched.drain(..).for_each(|qpn| self.touch(qpn));
         self.touched = touched;
         any

@@ -100,6 +100,12 @@ pub fn read(segment: Bytes<'_>) -> (Unit, Bytes<'_>) {
     {
         return (Unit::plain_send(msn), segment.split_at(SEND_HEADER).1);
     }
+    if let Some((rkey, addr)) = segment
+        .first_chunk()
+        .and_then(|head| rdmap::parse_write(&head))
+    {
+        return (Unit::Write { rkey, addr }, segment.split_at(TAGGED_LEN).1);
+    }
     let mut head = [0; MAX_HEADER];
     let n = segment.copy_to(&mut head);
     match rdmap::Segment::parse(&head[..n]) {

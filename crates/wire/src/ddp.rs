@@ -25,6 +25,12 @@ pub(crate) fn is_tagged(control: u8) -> bool {
     control & TAGGED != 0
 }
 
+/// Whether a control byte is that of a tagged header that [`Header::parse`] takes.
+#[inline(always)]
+pub(crate) fn is_regular_tagged(byte: u8) -> bool {
+    byte & !LAST == TAGGED | control(false)
+}
+
 /// A tagged header: the payload goes to an offset of a buffer named by the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tagged {

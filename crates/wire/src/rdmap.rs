@@ -4,7 +4,7 @@
 //! produces, byte for byte. docs/WIRE.md, section "DDP and RDMAP", has every field.
 
 use crate::codec::{get, put, room, take};
-use crate::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
+use crate::ddp::{self, Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::error::Error;
 
 /// Largest header any segment has: DDP untagged (18) and an atomic request (52), rounded up.
@@ -300,6 +300,17 @@ fn parse_tagged(h: &Tagged) -> Result<Message, Error> {
         }),
         _ => Err(Error::Opcode),
     }
+}
+
+/// The STag and the offset of a segment of a WRITE, most of a long message: recognized at once
+/// instead of field by field. `None` where [`Segment::parse`] must look.
+#[inline]
+#[must_use]
+pub fn parse_write(header: &[u8; TAGGED_LEN]) -> Option<(u32, u64)> {
+    let stag = u32::from_be_bytes(get::<2, 4, TAGGED_LEN>(header));
+    let to = u64::from_be_bytes(get::<6, 8, TAGGED_LEN>(header));
+    let is_write = ddp::is_regular_tagged(header[0]) && header[1] == VERSION | opcode::WRITE;
+    is_write.then_some((stag, to))
 }
 
 #[inline(always)]

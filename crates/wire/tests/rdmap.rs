@@ -3,7 +3,7 @@
 use causeway_wire::ddp::UNTAGGED_LEN;
 use causeway_wire::error::Error;
 use causeway_wire::plain_send;
-use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
+use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment, parse_write};
 use proptest::prelude::*;
 
 fn message() -> impl Strategy<Value = Message> {
@@ -356,4 +356,23 @@ fn atomics_we_do_not_do_are_refused() {
     );
     assert_eq!(with(18, 1), Err(Error::Reserved));
     assert_eq!(with(46, 0x80), Err(Error::Atomic), "a carry stopped");
+}
+
+#[test]
+fn a_write_is_recognized_where_it_is_one() {
+    let mut header = [0; 14];
+    for (at, byte) in header.iter_mut().enumerate() {
+        *byte = at as u8 + 1;
+    }
+    for [first, second] in (0..=u16::MAX).map(u16::to_be_bytes) {
+        (header[0], header[1]) = (first, second);
+        let general = match Segment::parse(&header) {
+            Ok((parsed, 14)) => match parsed.message {
+                Message::Write { stag, to } => Some((stag, to)),
+                _ => None,
+            },
+            _ => None,
+        };
+        assert_eq!(parse_write(&header), general, "{first:#x} {second:#x}");
+    }
 }
