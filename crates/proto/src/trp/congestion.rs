@@ -257,8 +257,8 @@ impl Pacer {
     /// probes are not paced, and must not keep back what follows them.
     #[inline]
     pub fn spend(&mut self, bytes: usize, count: usize) {
-        let (each, all) = (bytes as f64, (bytes * count) as f64);
-        self.tokens = (self.tokens - all).max(-each);
+        let each = bytes as f64;
+        self.tokens = (self.tokens - each * count as f64).max(-each);
     }
 }
 

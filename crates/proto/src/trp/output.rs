@@ -468,9 +468,12 @@ impl Connection {
         self.tx.pacer.spend(total, 1);
         self.tx.active_at[space as usize] = now;
         let mut asking = self.asking();
-        let ask = asking.on_sent(total) || probe;
-        self.tx.unasked = if ask { 0 } else { asking.unasked };
-        ask
+        let ask = asking.on_sent(total);
+        self.tx.unasked = asking.unasked;
+        if probe {
+            self.tx.unasked = 0;
+        }
+        ask || probe
     }
 
     fn send_control(
