@@ -1,6 +1,7 @@
 """The stages of tests/run, in order: cheap and fundamental first."""
 
 import os
+import shutil
 import subprocess
 
 from clients import agents, asked, matrix, spdk, verify
@@ -156,6 +157,10 @@ def computing_stages():
                *cargo("--release", "-p", "causeway-shm", "--test", "models", "--test",
                       "lock_models")],
               seconds=1800, env=checker_env("shuttle"), beside=True),
+        # Debian has no herd7. Where it is on PATH this takes seconds.
+        Stage("litmus", "the order of memory accesses, by C11 and on aarch64, by herd7",
+              ["tests/litmus/run"], seconds=1200, chooses=True, beside=True,
+              asked=shutil.which("herd7") is None),
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=1000, chooses=True,
               sleeps=True),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
