@@ -18,7 +18,7 @@
 use super::{Ring, Side};
 use crate::layout as l;
 use crate::mem::Region;
-use crate::sync::{AtomicU64, Ordering, model_fence};
+use crate::sync::{AtomicU64, Ordering, fence, model_fence};
 
 /// The grant is in force.
 const GRANTED: u64 = 1;
@@ -119,7 +119,9 @@ impl Watch {
     pub fn evict(&self) {
         let at = self.side.words() + l::GRANT;
         self.mem.word(at).store(EVICTED, Ordering::SeqCst);
-        model_fence();
+        // Not for models alone: the owner waits for nothing hereafter that would keep its accesses
+        // to the memory behind this store. Pairs with `leave`.
+        fence(Ordering::SeqCst);
         causeway_fault::point("grant.evicted");
     }
 }
