@@ -1,6 +1,6 @@
 //! The table `[wire]`: which wires to other hosts are secured, and by which keys.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use causeway_fabric::limits::SERVICE_LEVELS;
@@ -15,6 +15,8 @@ use crate::keys::WireKeys;
 pub const KEY_VARIABLE: &str = "CAUSEWAY_WIRE_KEY";
 /// Highest DSCP (RFC 2474): six bits.
 const DSCP_MAX: u8 = 63;
+/// Bits of a mapped address (RFC 4291, 2.5.5.2) before those of IPv4.
+const MAPPED_BITS: u32 = 96;
 /// Bits below a DSCP (RFC 3168).
 const ECN_BITS: u32 = 2;
 /// Most networks that are told apart.
@@ -68,7 +70,7 @@ impl Network {
             None => (text, None),
         };
         let address: IpAddr = address.trim().parse().ok()?;
-        let before = if address.is_ipv4() { 96 } else { 0 };
+        let before = if address.is_ipv4() { MAPPED_BITS } else { 0 };
         let most = if address.is_ipv4() { 32 } else { 128 };
         let length = length.unwrap_or(most);
         (length <= most).then_some(())?;
@@ -87,8 +89,11 @@ impl Network {
         }
     }
 
+    /// Whether an address is one of these. Those of IPv4 are in no network of IPv6: who writes `::/0`
+    /// does not mean them.
     fn holds(&self, address: u128) -> bool {
-        address & self.mask() == self.bits
+        let is_mapped = Ipv6Addr::from_bits(address).to_ipv4_mapped().is_some();
+        address & self.mask() == self.bits && (self.length >= MAPPED_BITS || !is_mapped)
     }
 }
 
@@ -164,19 +169,9 @@ impl WireTable {
         if self.network.len() > NETWORKS_MAX {
             return Err(format!("[wire] has more than {NETWORKS_MAX} networks"));
         }
-        let networks = self.network.iter().map(|table| {
-            let network = Network::parse(&table.network);
-            let network = network.ok_or_else(|| {
-                format!(
-                    "{:?} is not a network such as \"10.0.0.0/8\"",
-                    table.network
-                )
-            })?;
-            Ok((network, table.secure == Secure::Required))
-        });
         WireRules {
             secure: self.secure == Secure::Required,
-            networks: networks.collect::<Result<_, String>>()?,
+            networks: networks(&self.network)?,
             keys: match &self.key {
                 Some(path) => WireKeys::load(path)?,
                 None => default_keys()?,
@@ -185,6 +180,25 @@ impl WireTable {
         }
         .check()
     }
+}
+
+/// What the tables say of networks.
+fn networks(tables: &[NetworkTable]) -> Result<Vec<(Network, bool)>, String> {
+    let mut known: Vec<(Network, bool)> = Vec::with_capacity(tables.len());
+    for NetworkTable { network, secure } in tables {
+        let found = Network::parse(network);
+        let found =
+            found.ok_or_else(|| format!("{network:?} is not a network such as \"10.0.0.0/8\""))?;
+        let rule = (found, *secure == Secure::Required);
+        // Neither is the longer one: which of them is meant can't be told.
+        if known.contains(&(rule.0, !rule.1)) {
+            return Err(format!(
+                "[wire] has the network {network:?} twice: once it is secured, and once it is not"
+            ));
+        }
+        known.push(rule);
+    }
+    Ok(known)
 }
 
 /// The traffic class of datagrams by service level, whose DSCPs are these. The lower two bits are
@@ -267,6 +281,40 @@ mod tests {
         assert!(
             all.requires(None) && !all.requires(gid("1.2.3.4")) && all.requires(gid("2001::1"))
         );
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_none_of_ipv4() {
+        for (network, address, holds) in [
+            ("::/0", "1.2.3.4", false),
+            ("::/0", "2001::1", true),
+            ("::/64", "1.2.3.4", false),
+            ("::ffff:0.0.0.0/96", "1.2.3.4", true),
+            ("::ffff:10.0.0.0/104", "10.2.3.4", true),
+            ("0.0.0.0/0", "1.2.3.4", true),
+            ("0.0.0.0/0", "::1", false),
+        ] {
+            let found = Network::parse(network).unwrap();
+            let address = u128::from_be_bytes(gid(address).unwrap());
+            assert_eq!(found.holds(address), holds, "{network} {address:#x}");
+        }
+    }
+
+    #[test]
+    fn a_network_has_one_rule() {
+        let parse = |other: &str, secure: &str| {
+            crate::config::Config::parse(&format!(
+                "[wire]\nnetwork = [{{ network = \"10.9.0.0/16\", secure = \"off\" }}, \
+                 {{ network = \"{other}\", secure = \"{secure}\" }}]"
+            ))
+        };
+        for same in ["10.9.0.0/16", "::ffff:10.9.0.0/112"] {
+            let why = parse(same, "required").unwrap_err();
+            assert!(why.contains(same) && why.contains("twice"), "{why}");
+            assert!(parse(same, "off").is_ok());
+        }
+        let why = parse("10.9.0.0/17", "required").unwrap_err();
+        assert!(why.contains("without a key"), "{why}");
     }
 
     #[test]
