@@ -76,13 +76,14 @@ impl Secret {
 
 impl Gate {
     /// Judges a datagram that begins a handshake with a queue pair whose peer has the address
-    /// `peer`.
+    /// `peer`. Where the queue pair is `busy`, and so would not have the broker asked about it, it
+    /// takes no part of what its host may have.
     pub fn judge(
         &self,
         now: Instant,
-        from: SocketAddr,
-        peer: SocketAddr,
+        (from, peer): (SocketAddr, SocketAddr),
         begin: &Handshake<'_>,
+        busy: bool,
     ) -> Verdict {
         let mut inner = self.0.lock();
         if !inner.is_loaded(now) {
@@ -96,6 +97,10 @@ impl Gate {
         if let Step::Proved(cookie, _) = begin.step
             && inner.knows(&named, &cookie)
         {
+            // It is repeated until it is answered, many times where many wait for the broker.
+            if busy {
+                return Verdict::Drop;
+            }
             return inner.share_of(from.ip().to_canonical());
         }
         let Some(secret) = &inner.secret else {
@@ -202,14 +207,17 @@ mod tests {
         let gate = Gate::default();
         for name in 1..=BEGINS_PER_SECOND {
             let stranger = begin(u64::from(name), None);
-            assert_eq!(gate.judge(now, at(9), at(1), &stranger), Verdict::Take);
+            assert_eq!(
+                gate.judge(now, (at(9), at(1)), &stranger, false),
+                Verdict::Take
+            );
         }
         gate
     }
 
     fn cookie_for(gate: &Gate, now: Instant, host: u8) -> [u8; COOKIE_LEN] {
         let begin = begin(7, None);
-        let verdict = gate.judge(now, at(host), at(host), &begin);
+        let verdict = gate.judge(now, (at(host), at(host)), &begin, false);
         let Verdict::Answer(answer) = verdict else {
             panic!("{verdict:?}");
         };
@@ -227,7 +235,7 @@ mod tests {
         cookie_for(&gate, T0, 1);
         cookie_for(&gate, T0 + LOAD_LASTS / 2, 1);
         let later = T0 + 2 * LOAD_LASTS;
-        let taken = gate.judge(later, at(1), at(1), &begin(7, None));
+        let taken = gate.judge(later, (at(1), at(1)), &begin(7, None), false);
         assert_eq!(taken, Verdict::Take);
     }
 
@@ -235,7 +243,8 @@ mod tests {
     fn a_cookie_is_good_for_one_address_and_one_connection() {
         let gate = loaded(T0);
         let cookie = cookie_for(&gate, T0, 1);
-        let shown = |from: SocketAddr, begin: &Handshake<'_>| gate.judge(T0, from, from, begin);
+        let shown =
+            |from: SocketAddr, begin: &Handshake<'_>| gate.judge(T0, (from, from), begin, false);
         let good = begin(7, Some(cookie));
         assert_eq!(shown(at(1), &good), Verdict::Take);
         let port = SocketAddr::new(at(1).ip(), 20_501);
@@ -258,7 +267,7 @@ mod tests {
         let gate = loaded(T0);
         let cookie = cookie_for(&gate, T0, 9);
         for begin in [begin(7, None), begin(7, Some(cookie))] {
-            assert_eq!(gate.judge(T0, at(9), at(1), &begin), Verdict::Drop);
+            assert_eq!(gate.judge(T0, (at(9), at(1)), &begin, false), Verdict::Drop);
         }
     }
 
@@ -268,9 +277,9 @@ mod tests {
         let cookie = cookie_for(&gate, T0, 1);
         let shown_at = |now: Instant| {
             for name in 0..=BEGINS_PER_SECOND {
-                gate.judge(now, at(9), at(1), &begin(u64::from(name), None));
+                gate.judge(now, (at(9), at(1)), &begin(u64::from(name), None), false);
             }
-            gate.judge(now, at(1), at(1), &begin(7, Some(cookie)))
+            gate.judge(now, (at(1), at(1)), &begin(7, Some(cookie)), false)
         };
         assert_eq!(shown_at(T0 + SECRET_LASTS), Verdict::Take);
         assert_ne!(cookie_for(&gate, T0 + SECRET_LASTS, 1), cookie, "another");
@@ -279,10 +288,22 @@ mod tests {
     }
 
     #[test]
+    fn what_the_broker_is_not_asked_about_takes_no_share() {
+        let gate = loaded(T0);
+        let cookie = cookie_for(&gate, T0, 1);
+        let shown = |busy| gate.judge(T0, (at(1), at(1)), &begin(7, Some(cookie)), busy);
+        for _ in 0..2 * BEGINS_PER_HOST {
+            assert_eq!(shown(true), Verdict::Drop);
+        }
+        assert_eq!(shown(false), Verdict::Take);
+    }
+
+    #[test]
     fn one_host_leaves_others_their_share() {
         let gate = loaded(T0);
         let (one, other) = (cookie_for(&gate, T0, 1), cookie_for(&gate, T0, 2));
-        let shown = |host, cookie| gate.judge(T0, at(host), at(host), &begin(7, Some(cookie)));
+        let shown =
+            |host, cookie| gate.judge(T0, (at(host), at(host)), &begin(7, Some(cookie)), false);
         for _ in 0..BEGINS_PER_HOST {
             assert_eq!(shown(1, one), Verdict::Take);
         }

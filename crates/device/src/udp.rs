@@ -301,7 +301,7 @@ impl UdpLink {
     ) -> Verdict {
         let begin = self.conn.asks_broker(datagram);
         begin.map_or(Verdict::Take, |begin| {
-            gate.judge(now, from, self.dst, &begin)
+            gate.judge(now, (from, self.dst), &begin, self.conn.is_asking())
         })
     }
 

@@ -367,7 +367,7 @@ impl Associations {
         // A copy that the network, or somebody, has kept until the handshake was complete: the peer
         // needs no answer, and the broker would compute another for nothing.
         let is_late = self.table.is_complete(&peer, peer_cookie);
-        if is_late || self.is_asked(message) || self.asks.len() >= ASKS_MAX {
+        if is_late || self.is_asked(message) || !self.may_ask() {
             return Err(Ignored::Stale);
         }
         let message = message.to_vec();
@@ -418,7 +418,7 @@ impl Associations {
                     peer_cookie: sender,
                     message: message.to_vec(),
                 };
-                if self.is_asked(message) || self.asks.len() >= ASKS_MAX {
+                if self.is_asked(message) || !self.may_ask() {
                     return Err(Ignored::Stale);
                 }
                 self.ask(peer, receiver, from, finish);

@@ -298,7 +298,8 @@ impl UdLink {
             });
         };
         if secured.associations.asks_broker(own, from, &handshake) {
-            match core.gate.judge(now, from, from, &handshake) {
+            let busy = !secured.associations.may_ask();
+            match core.gate.judge(now, (from, from), &handshake, busy) {
                 Verdict::Take => {}
                 Verdict::Answer(reply) => return Some(reply),
                 Verdict::Drop => {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use causeway_wire::secure::{Step, Why};
 
-use super::{Associations, Peer};
+use super::{ASKS_MAX, Associations, Peer};
 use crate::trp::{Keys, Turn};
 
 /// What the caller is to ask of its broker, one at a time.
@@ -62,6 +62,12 @@ impl Associations {
     #[must_use]
     pub fn has_ask(&self) -> bool {
         self.asking.is_none() && !self.asks.is_empty()
+    }
+
+    /// Whether the broker may be asked about one more of peers' messages.
+    #[must_use]
+    pub fn may_ask(&self) -> bool {
+        self.asks.len() < ASKS_MAX
     }
 
     pub(super) fn ask(&mut self, peer: Peer, cookie: u64, to: SocketAddr, turn: Turn) {

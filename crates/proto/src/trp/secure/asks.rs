@@ -56,6 +56,14 @@ impl Connection {
         self.secure.as_ref().is_some_and(|s| s.ask.is_some())
     }
 
+    /// Whether something is asked or to be asked already, so that a message of the peer's is not.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.secure
+            .as_ref()
+            .is_some_and(|s| s.asking || s.ask.is_some())
+    }
+
     /// The broker has begun a handshake with this message.
     pub fn begun(&mut self, message: Vec<u8>) {
         if let Some(secure) = &mut self.secure {

@@ -273,6 +273,13 @@ fn a_handshake_comes_again_with_the_cookie_that_is_asked_for() {
     assert_eq!(parsed.step, Step::Proved([1; COOKIE_LEN], b"begin"));
     assert!(sides[1].conn.asks_broker(&again[0]).is_some());
     assert!(sides[0].conn.asks_broker(&again[0]).is_none(), "its own");
+    assert!(!sides[1].conn.is_asking());
+    sides[1].take(T0, &again[0]).unwrap();
+    assert!(sides[1].conn.is_asking(), "to be asked");
+    let ask = sides[1].conn.take_ask().unwrap();
+    assert!(sides[1].conn.is_asking(), "asked");
+    sides[1].conn.ask_failed(&ask, None);
+    assert!(!sides[1].conn.is_asking());
     sides[1].take(T0, &again[0]).unwrap();
     talk(&mut sides, T0);
     assert!(sides.iter().all(|side| side.conn.is_confirmed()));
