@@ -117,6 +117,50 @@ fn what_a_session_of_another_host_had_is_kept_for_a_while() {
 }
 
 #[test]
+fn a_session_of_another_host_comes_back_before_the_owner_with_a_new_broker() {
+    let host = host();
+    let owner = process(&host, 4);
+    let (_, memory) = available(&owner, 7);
+    let long = Duration::from_secs(10);
+    let open = || Sisci::open_for(Some(&host.address()), 8, long).unwrap();
+    let first = open();
+    let (connection, grant) = connect(&first, 4, 7);
+    assert_eq!(events(&owner).len(), 1);
+    // Nobody but the owner has seen the lives of this broker then.
+    host.signal_broker(Signal::KILL);
+    drop(first);
+    host.start_broker("0");
+    let claim = |segment_name| RestoreConnectionRequest {
+        request: ConnectSegmentRequest {
+            node: 4,
+            id: 7,
+            group: false,
+            wait: false,
+        },
+        connection,
+        name: grant.name,
+        segment_name,
+        life: LifeBody {
+            index: grant.life.index,
+            generation: grant.life.generation,
+        },
+    };
+    let second = open();
+    refused(
+        second.restore_connection(&claim(grant.segment_name ^ 1)),
+        Errno::NOENT,
+    );
+    let operational = second.restore_connection(&claim(grant.segment_name));
+    assert!(!operational.unwrap());
+    reattach(&owner);
+    let back = remote(connection, RemoteChange::Operational);
+    assert_eq!(events(&second), [back]);
+    let again = second.fetch_connection(connection).unwrap();
+    assert!(share_memory(&memory, &again.memory));
+    assert!(events_so_far(&owner).is_empty());
+}
+
+#[test]
 fn shared_and_waiting_things_are_taken_up_too() {
     let host = host();
     let (a, twin, b) = (process(&host, 4), process(&host, 4), process(&host, 8));

@@ -6,7 +6,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use causeway_fabric::Error as FabricError;
 use causeway_fabric::limits::{CALL_TIMEOUT, RESTORE_GRACE};
+use causeway_fabric::node::NodeClient;
+use causeway_fabric::services::node::WindowReply;
+use rustix::io::Errno;
 
 use crate::error::{ABSENT, Error, Result};
 
@@ -30,6 +34,30 @@ pub(crate) fn until_back<T>(
     let longest = begun + PATIENCE_MAX;
     let end = deadline.map_or(longest, |by| by.max(begun + CALL_TIMEOUT).min(longest));
     until(end, gone, &mut ask)
+}
+
+/// Fetches what a process is reached by that has come back to another host's daemon. That host's
+/// broker may have begun as well, and the segment's owner may be on its way to it.
+///
+/// # Errors
+/// The daemon's.
+pub(crate) fn fetch_by(
+    end: Instant,
+    client: &NodeClient,
+    connection: u32,
+) -> causeway_fabric::Result<WindowReply> {
+    loop {
+        let fetched = client.fetch_connection(connection);
+        let is_awaited = match &fetched {
+            Err(FabricError::Refused { errno, .. }) => *errno == Errno::AGAIN,
+            _ => false,
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        if !is_awaited || left.is_zero() {
+            return fetched;
+        }
+        thread::sleep(left.min(ASK_AGAIN));
+    }
 }
 
 fn until<T>(end: Instant, gone: Error, ask: &mut impl FnMut() -> Result<T>) -> Result<T> {

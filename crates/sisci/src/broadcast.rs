@@ -12,7 +12,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use causeway_fabric::Error as FabricError;
 use causeway_fabric::node::NodeClient;
@@ -25,6 +25,7 @@ use causeway_fabric::sisci::{Grant, Sisci};
 use causeway_pio::Blocked;
 use parking_lot::Mutex;
 
+use crate::absent::fetch_by;
 use crate::error::{Error, Result};
 use crate::flight::{Fault, Standing};
 use crate::link::{ASIDE, Direction, Link};
@@ -482,7 +483,7 @@ impl Listener for Host {
         }
     }
 
-    fn restore(&self, client: &NodeClient) -> causeway_fabric::Result<()> {
+    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<()> {
         let (number, proof) = self.set(|state| {
             let proof = state.file.as_ref().map(|file| file.proof.clone());
             (state.number, proof)
@@ -496,7 +497,7 @@ impl Listener for Host {
             life,
         });
         let place = match (restored, proof) {
-            (Ok(_), Some(_)) => client.fetch_connection(number),
+            (Ok(_), Some(_)) => fetch_by(until, client, number),
             (Ok(_), None) => return Ok(()),
             (Err(error), _) => Err(error),
         };

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use causeway_device::Context;
 use causeway_fabric::handshake::{Refusal, introduce};
+use causeway_fabric::limits::CALL_TIMEOUT;
 use causeway_fabric::node::{NodeClient, reconnect_patience};
 use causeway_fabric::services::node::TRIGGER_BYTES;
 use causeway_fabric::services::sisci::{CellChange, RemoteChange};
@@ -55,11 +56,12 @@ pub(crate) trait Listener: Send + Sync {
     /// Takes note of a change.
     fn changed(self: Arc<Self>, change: Change);
 
-    /// Is taken up again by a new connection to the daemon.
+    /// Is taken up again by a new connection to the daemon, where the owner is waited for until a
+    /// moment.
     ///
     /// # Errors
     /// The daemon's. If it has refused, the object is lost.
-    fn restore(&self, client: &NodeClient) -> causeway_fabric::Result<()>;
+    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<()>;
 }
 
 /// What a number of the daemon's stands for.
@@ -455,8 +457,10 @@ impl Peer {
         if client.identify(self.process).is_err() {
             return Presented::NotYet;
         }
+        // All owners together: the objects of those that are there wait, too.
+        let until = Instant::now() + CALL_TIMEOUT;
         for (name, listener) in self.objects() {
-            match listener.restore(client) {
+            match listener.restore(client, until) {
                 Ok(()) => {}
                 Err(FabricError::Refused { .. }) => {
                     self.listeners.lock().remove(&name);

@@ -342,7 +342,7 @@ impl<K: Kind> Listener for RemoteInterrupt<K> {
         }
     }
 
-    fn restore(&self, client: &NodeClient) -> causeway_fabric::Result<()> {
+    fn restore(&self, client: &NodeClient, _: Instant) -> causeway_fabric::Result<()> {
         let Via::There { cells, .. } = &self.via else {
             return Ok(());
         };

@@ -223,6 +223,12 @@ impl Claims {
         self.by_node.contains_key(&(tenant, node))
     }
 
+    /// Whether what had this name under the broker before is kept for its owner.
+    pub(super) fn awaits(&self, claim: Key, name: u64) -> bool {
+        let named = |record: &Record| record.name == name;
+        self.is_reserved(claim) && self.records.get(&claim).is_some_and(named)
+    }
+
     /// Whether a session that comes back with this name may have it: it is free, or was the
     /// session's.
     pub(super) fn may_return(&self, claim: Key, name: u64, who: Claimant) -> bool {

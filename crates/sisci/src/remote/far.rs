@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use causeway_fabric::node::NodeClient;
 use causeway_fabric::services::sisci::{
@@ -9,6 +10,7 @@ use causeway_fabric::services::sisci::{
 };
 
 use super::{Proof, Reached, RemoteSegment, State};
+use crate::absent::fetch_by;
 use crate::library::Library;
 use crate::map::Told;
 use crate::peer::{Change, Listener, Peer};
@@ -25,7 +27,7 @@ impl Listener for RemoteSegment {
         }
     }
 
-    fn restore(&self, client: &NodeClient) -> causeway_fabric::Result<()> {
+    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<()> {
         let (window, proof) = match &*self.state.lock() {
             State::Pending(_) => (None, Proof::default()),
             State::Connected(Reached::There(window, _, proof), owner) if owner.is_alive() => {
@@ -47,7 +49,7 @@ impl Listener for RemoteSegment {
             life,
         })?;
         if let Some(window) = window {
-            let reply = client.fetch_connection(self.number)?;
+            let reply = fetch_by(until, client, self.number)?;
             window.move_to(reply.base, reply.rkey);
             let again = || client.note_mapped(self.number, true);
             self.maps.again(again)?;
