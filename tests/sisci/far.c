@@ -7,6 +7,7 @@
 #include "far.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -256,6 +257,48 @@ static void beside_a_silent_node(void)
 	end(&peer);
 }
 
+/* What is stored to a segment that is known to be lost goes nowhere, and takes nothing along. */
+static void lost_beside_another(void)
+{
+	sci_remote_segment_t remote, other;
+	sci_error_t error, status;
+	sci_sequence_t sequence;
+	struct peer peer;
+	unsigned char *gone, *there;
+	sci_desc_t sd = begin(&peer, &remote);
+	unsigned char back = 0;
+	sci_map_t map, other_map;
+
+	map = map_all(remote, &gone);
+	say(&peer, OFFER);
+	hear(&peer);
+	DO(SCIConnectSegment, sd, &other, SCIGetRemoteSegmentNodeId(remote), ID + 1, ADAPTER,
+			NO_CALLBACK, NO_ARG, LONG_MS, NO_FLAGS);
+	there = (unsigned char *)SCIMapRemoteSegment(other, &other_map, 0, PAGE, NULL, NO_FLAGS,
+			&error);
+	EXPECT(error == SCI_ERR_OK);
+	DO(SCICreateMapSequence, other_map, &sequence, NO_FLAGS);
+	EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	say(&peer, REMOVE);
+	EXPECT(hear(&peer) == SCI_ERR_OK);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_LOST);
+	for (unsigned int i = 1; i <= 100; i++) {
+		((volatile unsigned char *)gone)[i] = (unsigned char)i;
+		memset(gone + PAGE, (int)i, PAGE);
+		EXPECT(((volatile unsigned char *)gone)[i] == UCHAR_MAX);
+		((volatile unsigned char *)there)[i] = (unsigned char)i;
+		SCIFlush(NULL, NO_FLAGS);
+		EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+		DO(SCIMemCpy, sequence, &back, other_map, i, 1,
+				SCI_FLAG_BLOCK_READ | SCI_FLAG_ERROR_CHECK);
+		EXPECT(back == i);
+	}
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	end(&peer);
+}
+
 static void death(void)
 {
 	sci_sequence_t sequence;
@@ -426,6 +469,7 @@ int main(int argc, char *argv[])
 		{"a segment that its owner removes", removal},
 		{"a segment that another host has mapped is not removed", mapped_elsewhere},
 		{"an owner that is killed", death},
+		{"stores to a segment that is lost, beside another", lost_beside_another},
 	};
 	static const struct test silent[] = {
 		{"a node that is silent, beside one that is not", beside_a_silent_node},

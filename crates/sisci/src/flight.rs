@@ -144,10 +144,15 @@ impl Flight {
         self.quiet && self.under_way() > 0
     }
 
+    /// Whether an access to a place was refused.
+    pub fn has_refused(&self, there: &Place) -> bool {
+        let key = there.key();
+        key != 0 && self.refused.contains(&key)
+    }
+
     /// How a sequence stands that began when there were so many faults.
     pub fn judge(&self, faults: u64, there: &Place) -> Standing {
-        let key = there.key();
-        if self.over || key != 0 && self.refused.contains(&key) {
+        if self.over || self.has_refused(there) {
             Standing::NotRetriable
         } else if self.faults != faults {
             Standing::Retriable

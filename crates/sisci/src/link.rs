@@ -335,6 +335,12 @@ impl Link {
         .unwrap_or((0, Standing::Pending))
     }
 
+    /// Whether the other host has refused an access to a segment. A request that is refused fails
+    /// those behind it, and the first to hear of it may have asked for another segment.
+    pub fn has_refused(&self, there: &Place) -> bool {
+        self.with_active(|active| active.flight.has_refused(there))
+    }
+
     /// Whether all has arrived that was posted since there were so many faults. With `wait` it
     /// waits for that, for 100 ms from one acknowledgment to the next.
     pub fn check(&self, faults: u64, there: &Place, wait: bool) -> Standing {

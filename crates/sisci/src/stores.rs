@@ -49,10 +49,19 @@ struct Way {
 }
 
 impl Way {
+    /// Nothing is asked of a segment that is known to be lost: the refusal would break the queue
+    /// pair, by which other segments are reached, too. A group lives on in its other members.
+    fn is_there(&self) -> core::result::Result<(), Lost> {
+        match self.far.window.group().is_some() || self.far.owner.is_alive() {
+            true => Ok(()),
+            false => Err(Lost),
+        }
+    }
+
     /// Whether a fault is the memory's end. Another passes: stores are missing then, and sequences
-    /// say so.
+    /// say so. What was refused may have been another segment's.
     fn judge(&self, fault: Fault) -> core::result::Result<(), Lost> {
-        if fault == Fault::Refused {
+        if fault == Fault::Refused && self.far.window.is_refused() {
             self.far.lives.end(self.far.owner.life);
         }
         match self.far.owner.is_alive() {
@@ -64,6 +73,7 @@ impl Way {
 
 impl Remote for Way {
     fn write(&self, offset: usize, bytes: &[u8]) -> core::result::Result<(), Lost> {
+        self.is_there()?;
         let posted = self.far.window.post(self.base + offset, bytes);
         posted.or_else(|fault| self.judge(fault))
     }
@@ -74,11 +84,13 @@ impl Remote for Way {
         bytes: &[u8],
         runs: &[Range<usize>],
     ) -> core::result::Result<(), Lost> {
+        self.is_there()?;
         let posted = self.far.window.post_runs(self.base + offset, bytes, runs);
         posted.or_else(|fault| self.judge(fault))
     }
 
     fn read(&self, offset: usize, bytes: &mut [u8]) -> core::result::Result<(), Lost> {
+        self.is_there()?;
         let window = &self.far.window;
         while let Err(fault) = window.read(self.base + offset, bytes) {
             self.judge(fault)?;

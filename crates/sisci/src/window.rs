@@ -174,6 +174,14 @@ impl Window {
         }
     }
 
+    /// As [`Link::has_refused`].
+    pub fn is_refused(&self) -> bool {
+        match &self.way {
+            Way::Link(link, place) => link.has_refused(place),
+            Way::Group(_) => false,
+        }
+    }
+
     /// Copies between this process's memory and the segment. What is read is there when this
     /// returns; what is written may be on its way, if it is little and not `waited` for.
     ///
