@@ -4,7 +4,7 @@
 //! that a mistake is not left to the log of a daemon that starts later.
 
 use std::io::Read;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -292,14 +292,24 @@ fn endpoint(url: &str) -> Result<String, String> {
     let rest = plain
         .strip_prefix("http://")
         .or_else(|| plain.strip_prefix("https://"));
-    let port = rest
-        .and_then(|rest| rest.rsplit_once(':'))
-        .map(|(_, port)| port);
-    match port.map(str::parse::<u16>) {
-        Some(Ok(1..)) if !plain.contains('@') => Ok(plain.to_owned()),
+    let parts = rest.and_then(|rest| rest.rsplit_once(':'));
+    match parts.map(|(host, port)| (is_host(host), port.parse::<u16>())) {
+        Some((true, Ok(1..))) => Ok(plain.to_owned()),
         _ => Err(format!(
             "{url:?} is not http://HOST:PORT or https://HOST:PORT"
         )),
+    }
+}
+
+/// Whether a text may be the host of a URL: a name, an IPv4 address, or an IPv6 one in brackets.
+fn is_host(text: &str) -> bool {
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    match inner {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !text.is_empty() && text.bytes().all(fine),
     }
 }
 
@@ -313,6 +323,9 @@ mod tests {
     #[test]
     fn a_table_is_understood() {
         assert_eq!(Settings::parse("[[sisci.node]]\nid = 3\n"), Ok(None));
+        let six = PLAIN.replace("10.0.0.9:", "[fd00::9]:");
+        let six = Settings::parse(&six).unwrap().unwrap();
+        assert_eq!(six.etcd, ["http://[fd00::9]:2379"]);
         let plain = Settings::parse(PLAIN).unwrap().unwrap();
         assert_eq!(plain.etcd, ["http://10.0.0.9:2379"]);
         assert_eq!(plain.lease, Duration::from_secs(10));
@@ -351,6 +364,11 @@ mod tests {
                 "http://user@10.0.0.9:1",
                 "is not http",
             ),
+            ("10.0.0.9:2379/", ":2379", "is not http"),
+            ("10.0.0.9:2379/", "10.0.0 9:2379", "is not http"),
+            ("10.0.0.9:2379/", "::1:2379", "is not http"),
+            ("10.0.0.9:2379/", "[10.0.0.9]:2379", "is not http"),
+            ("10.0.0.9:2379/", "10.0.0.9/a:2379", "is not http"),
             ("http://", "https://", "needs ca"),
             ("['http://10.0.0.9:2379/']", "[]", "1 to 16 members"),
             ("'lab'", "'l/ab'", "cluster \"l/ab\""),
