@@ -114,6 +114,13 @@ impl NodeTable {
                 "SISCI node {id} has more than {NODE_ADDRESSES_MAX} addresses"
             ));
         }
+        // An IPv4 address may be written as an IPv6 one.
+        let addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
+        if let Some(odd) = addresses.iter().find(|address| !is_of_one_host(address)) {
+            return Err(format!(
+                "SISCI node {id} has the address {odd}, which no host can have"
+            ));
+        }
         let name = name.map(|name| checked(&format!("SISCI node {id}"), &name));
         Ok(NodeSpec {
             id,
@@ -122,6 +129,12 @@ impl NodeTable {
             trusted: matches!(trust, Some(Trust::Address)),
         })
     }
+}
+
+/// Whether an address may be a host's. A loopback address may: nodes of one host have such.
+fn is_of_one_host(address: &IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(four) if four.is_broadcast());
+    !address.is_unspecified() && !address.is_multicast() && !is_broadcast
 }
 
 /// A name, if it can be one.

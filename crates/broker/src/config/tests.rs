@@ -117,6 +117,20 @@ fn mistakes_are_named() {
             "address of node 8",
         ),
         (
+            "[[sisci.node]]\nid = 8\naddresses = ['10.0.0.1']\n\
+             [[sisci.node]]\nid = 12\naddresses = ['::ffff:10.0.0.1']"
+                .to_owned(),
+            "address of node 8",
+        ),
+        (
+            "[[sisci.node]]\nid = 8\naddresses = ['10.0.0.1', '0.0.0.0']".to_owned(),
+            "0.0.0.0, which no host can have",
+        ),
+        (
+            "[[sisci.node]]\nid = 8\naddresses = ['ff02::1']".to_owned(),
+            "ff02::1, which no host can have",
+        ),
+        (
             format!("{WEB}{}", WEB.replace("'web'", "'b'")),
             "socket of another",
         ),
