@@ -315,6 +315,13 @@ fn a_watch_brings_changes_and_says_where_to_go_on() {
     let cut = json!({ "result": { "canceled": true, "compact_revision": "9" } });
     let (ended, _) = watched(&format!("{created}\n{cut}\n"), PATIENCE);
     assert_eq!(ended.unwrap(), Watched::Compacted);
+    // It would tell nothing until it has come as far again.
+    let behind = json!({ "result": { "created": true, "header": { "revision": "3" } } });
+    let (ended, seen) = watched(&format!("{behind}\n{HELD}"), PATIENCE);
+    assert_eq!((ended.unwrap(), seen), (Watched::Behind, Vec::new()));
+    let level = json!({ "result": { "created": true, "header": { "revision": "4" } } });
+    let (ended, _) = watched(&format!("{level}\n{HELD}"), soon);
+    assert_eq!(ended.unwrap(), Watched::Lapsed(5));
 }
 
 #[test]

@@ -63,6 +63,9 @@ pub enum Watched {
     Lapsed(i64),
     /// The revision to begin at is compacted: list again.
     Compacted,
+    /// The member has not come as far as the revision before: etcd has lost what it had, or was
+    /// restored from a backup. It would say nothing until it has come as far again: list again.
+    Behind,
 }
 
 /// What must hold for a transaction.
@@ -289,6 +292,10 @@ impl Etcd {
             }
             if result["canceled"] == true {
                 return Ok(Watched::Compacted);
+            }
+            let revision = int(&result["header"]["revision"]);
+            if result["created"] == true && revision.is_some_and(|now| now < from - 1) {
+                return Ok(Watched::Behind);
             }
             let events = result["events"].as_array().map_or(&[][..], Vec::as_slice);
             let changes = events.iter().map(|event| changed(event, prefix));

@@ -208,6 +208,14 @@ fn list_and_watch(service: &Service) -> Result<(), etcd::Failure> {
                 tracing::info!(from, "the directory is listed again: etcd was compacted");
                 return Ok(());
             }
+            Ok(Watched::Behind) => {
+                tracing::info!(
+                    from,
+                    "the directory is listed again: etcd is at an earlier revision"
+                );
+                std::thread::sleep(service.settings.renew);
+                return Ok(());
+            }
             Err(etcd::Failure::Away(why)) => {
                 tracing::debug!(why, "a watch has ended");
                 std::thread::sleep(service.settings.renew);
