@@ -18,8 +18,8 @@ use causeway_directory::{Login, Tls};
 use serde_json::{Value, json};
 use thiserror::Error;
 use ureq::Agent;
-use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
+use super::certificates::tls_config;
 use super::login::{is_needless, is_stale, password};
 use super::view::Stored;
 use crate::limits::{ANSWER_BYTES_MAX, ENTRIES_MAX, LOGIN_PATIENCE, TOKEN_BYTES_MAX};
@@ -533,41 +533,4 @@ fn after(prefix: &str) -> String {
     let mut end = prefix.trim_end_matches('/').to_owned();
     end.push('0');
     end
-}
-
-fn tls_config(tls: &Tls) -> Result<TlsConfig, String> {
-    let read = |path: &std::path::Path| {
-        std::fs::read(path).map_err(|why| format!("{}: {why}", path.display()))
-    };
-    let certificates = |path: &std::path::Path| {
-        let text = read(path)?;
-        let found: Result<Vec<Certificate<'static>>, ureq::Error> = ureq::tls::parse_pem(&text)
-            .filter_map(|item| match item {
-                Ok(ureq::tls::PemItem::Certificate(one)) => Some(Ok(one)),
-                Ok(_) => None,
-                Err(why) => Some(Err(why)),
-            })
-            .collect();
-        match found {
-            Ok(found) if !found.is_empty() => Ok(found),
-            Ok(_) => Err(format!("{}: no certificate", path.display())),
-            Err(why) => Err(format!("{}: {why}", path.display())),
-        }
-    };
-    // Only the certificates that are named: those of the web have no business here.
-    let roots = tls
-        .ca
-        .as_deref()
-        .map(certificates)
-        .transpose()?
-        .unwrap_or_default();
-    let mut config = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&roots));
-    if let Some((certificate, key)) = &tls.own {
-        let chain = certificates(certificate)?;
-        let text = read(key)?;
-        let private = PrivateKey::from_pem(&text);
-        let private = private.map_err(|why| format!("{}: {why}", key.display()))?;
-        config = config.client_cert(Some(ClientCert::new_with_certs(&chain, private)));
-    }
-    Ok(config.build())
 }

@@ -5,6 +5,7 @@
 //! broker, which merges it with its configuration. Whatever becomes of etcd, nothing is cut.
 
 pub mod cache;
+mod certificates;
 pub mod entry;
 pub mod etcd;
 pub mod login;
