@@ -9,9 +9,9 @@ use causeway_fabric::services::node::{
     dispatch,
 };
 use causeway_fabric::services::sisci::{
-    ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle,
-    MappedRequest, NodeRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
-    RestoredReply, TakeCellReply, TakeCellRequest,
+    AwaitReturnRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
+    ConnectionHandle, MappedRequest, NodeRequest, RestoreConnectionRequest,
+    RestoreInterruptConnectionRequest, RestoredReply, TakeCellReply, TakeCellRequest,
 };
 use rustix::io::Errno;
 use rustix::net::{
@@ -149,6 +149,10 @@ impl NodeService for Echo {
     }
 
     fn note_mapped(&mut self, request: MappedRequest, _: Fds) -> Result<Answer<()>, Errno> {
+        self.keep(&request)
+    }
+
+    fn await_return(&mut self, request: AwaitReturnRequest, _: Fds) -> Result<Answer<bool>, Errno> {
         self.keep(&request)
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
-    Backing, CellChange, ConnectSegmentRequest, LendCellRequest, LocalChange, RemoteChange,
-    RestoreConnectionRequest, SisciStub,
+    AbsentKind, AwaitReturnRequest, Backing, CellChange, ConnectSegmentRequest, LendCellRequest,
+    LocalChange, RemoteChange, RestoreConnectionRequest, SisciStub,
 };
 use causeway_fabric::sisci::{Cell, Event, Sisci};
 use causeway_shm::layout::INTERRUPT_BYTES;
@@ -492,4 +492,77 @@ fn a_newcomer_does_not_get_what_an_absent_owner_had() {
     assert_eq!(events(&a).len(), 1);
     a.remove_segment(segment.segment, false).unwrap();
     create(7, Backing::Own).unwrap();
+}
+
+fn wait_for(kind: AbsentKind, ticket: u64, node: u32, id: u32) -> AwaitReturnRequest {
+    AwaitReturnRequest {
+        ticket,
+        kind,
+        node,
+        id,
+    }
+}
+
+#[test]
+fn who_waits_for_an_absent_owner_is_told_when_it_is_back() {
+    let host = host();
+    let (a, b) = (process(&host, 4), process(&host, 8));
+    let (shared, _) = available(&a, 7);
+    a.share_segment(shared.segment).unwrap();
+    a.create_segment(Some(1), SIZE, Backing::Group, false)
+        .unwrap();
+    a.create_interrupt(Some(9), true, false).unwrap();
+    let asked = [
+        (&b, wait_for(AbsentKind::Segment, 3, 4, 7)),
+        (&b, wait_for(AbsentKind::Group, 1, 4, 1)),
+        (&b, wait_for(AbsentKind::DataInterrupt, 2, 4, 9)),
+    ];
+    for (session, request) in &asked {
+        assert!(session.await_return(request).unwrap(), "nothing is absent");
+    }
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    reattach(&b);
+    let sibling = process(&host, 4);
+    refused(b.connect_segment(4, 7, false, false), Errno::AGAIN);
+    refused(sibling.attach_segment(7).map(drop), Errno::AGAIN);
+    let attach = wait_for(AbsentKind::Shared, 3, 0, 7);
+    for (session, request) in asked.iter().chain([&(&sibling, attach)]) {
+        assert!(!session.await_return(request).unwrap());
+        assert!(!session.await_return(request).unwrap(), "one of a ticket");
+    }
+    // Neither what is not absent nor other calls of the session wait for it.
+    assert!(
+        b.await_return(&wait_for(AbsentKind::Interrupt, 4, 4, 9))
+            .unwrap()
+    );
+    assert!(events_so_far(&b).is_empty());
+    reattach(&a);
+    let mut told = await_events(&b, 3);
+    told.sort_by_key(|event| format!("{event:?}"));
+    let returned = |ticket| Event::Returned { ticket };
+    assert_eq!(told, [returned(1), returned(2), returned(3)]);
+    assert_eq!(events(&sibling), [returned(3)]);
+    connect(&b, 4, 7);
+    sibling.attach_segment(7).unwrap();
+    b.connect_interrupt(4, 9, true, false).unwrap();
+}
+
+#[test]
+fn who_waits_at_a_broker_that_ends_is_told_to_ask_again() {
+    let host = host();
+    let (a, b) = (process(&host, 4), process(&host, 8));
+    available(&a, 7);
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    reattach(&b);
+    let request = wait_for(AbsentKind::Segment, 5, 4, 7);
+    assert!(!b.await_return(&request).unwrap());
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    let told = await_events(&b, 2);
+    assert_eq!(told, [Event::Returned { ticket: 5 }, Event::BrokerGone]);
+    assert!(!b.await_return(&request).unwrap(), "it is absent still");
+    reattach(&a);
+    assert_eq!(events(&b), [Event::Returned { ticket: 5 }]);
 }

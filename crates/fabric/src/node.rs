@@ -24,9 +24,10 @@ use crate::services::node::{
 };
 use crate::services::relay::{ConnectReply, ConnectRequest, JoinRequest, RelayStub};
 use crate::services::sisci::{
-    CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
-    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteEvent,
-    RestoreConnectionRequest, RestoreInterruptConnectionRequest, TakeCellRequest,
+    AwaitReturnRequest, CellEvent, ConnectInterruptRequest, ConnectSegmentReply,
+    ConnectSegmentRequest, ConnectionHandle, EVENT_CELL, EVENT_REMOTE, EVENT_RETURN, MappedRequest,
+    NodeRequest, RemoteEvent, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    ReturnEvent, TakeCellRequest,
 };
 use crate::sisci::{Event, Sisci};
 use crate::stream::Stream;
@@ -475,6 +476,14 @@ impl NodeClient {
         Ok(names)
     }
 
+    /// As [`crate::sisci::Sisci::await_return`]. The end of the connection is not told by tickets.
+    ///
+    /// # Errors
+    /// As there; as every call.
+    pub fn await_return(&self, request: &AwaitReturnRequest) -> Result<bool> {
+        self.call(|stub| stub.await_return(request, &[]).map(|(over, _)| over))
+    }
+
     /// Triggers a data interrupt.
     ///
     /// # Errors
@@ -504,6 +513,10 @@ fn understand(
                 change: event.change,
                 cell: event.cell,
             }))
+        }
+        (SERVICE, EVENT_RETURN) => {
+            let ReturnEvent { ticket } = decode_body(body)?;
+            Ok(Some(Event::Returned { ticket }))
         }
         _ => Ok(None),
     }

@@ -10,6 +10,7 @@ mod interrupts;
 mod lendable;
 mod registry;
 pub mod replicas;
+mod returns;
 mod segments;
 
 use std::os::fd::BorrowedFd;

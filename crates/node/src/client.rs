@@ -17,10 +17,10 @@ use causeway_fabric::services::node::{
     dispatch,
 };
 use causeway_fabric::services::sisci::{
-    CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
-    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteChange,
-    RemoteEvent, RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoredReply,
-    TakeCellReply, TakeCellRequest,
+    AbsentKind, AwaitReturnRequest, CellChange, CellEvent, ConnectInterruptRequest,
+    ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle, EVENT_CELL, EVENT_REMOTE,
+    EVENT_RETURN, MappedRequest, NodeRequest, RemoteChange, RemoteEvent, RestoreConnectionRequest,
+    RestoreInterruptConnectionRequest, RestoredReply, ReturnEvent, TakeCellReply, TakeCellRequest,
 };
 use causeway_fabric::sisci::{Event, Sisci};
 use causeway_shm::TriggerError;
@@ -224,6 +224,10 @@ impl Client<'_> {
                         cell,
                     };
                     out.push_back((EVENT_CELL, encode_body(&event)));
+                }
+                Event::Returned { ticket } => {
+                    let body = encode_body(&ReturnEvent { ticket });
+                    out.push_back((EVENT_RETURN, body));
                 }
                 // If it fails, the event comes again.
                 Event::BrokerGone => drop(presented.sisci.session().reattach()),
@@ -510,6 +514,13 @@ impl NodeService for Client<'_> {
     fn note_mapped(&mut self, request: MappedRequest, _: Fds) -> Result<Answer<()>, Errno> {
         let MappedRequest { connection, mapped } = request;
         reply(self.known()?.sisci.note_mapped(connection, mapped))
+    }
+
+    fn await_return(&mut self, request: AwaitReturnRequest, _: Fds) -> Result<Answer<bool>, Errno> {
+        if request.kind == AbsentKind::Shared {
+            return Err(Errno::INVAL);
+        }
+        reply(self.known()?.sisci.await_return(&request))
     }
 
     fn trigger_data(&mut self, request: DataRequest, _: Fds) -> Result<Answer<()>, Errno> {

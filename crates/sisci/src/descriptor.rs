@@ -42,6 +42,8 @@ impl Descriptor {
     pub fn close(&self, library: &Library) -> Result<()> {
         self.uses.close()?;
         library.descriptors.remove(self.handle);
+        // Calls that wait for an owner find it closed.
+        library.returns.tell_all();
         Ok(())
     }
 

@@ -19,6 +19,7 @@
 //! sleep while there is nothing to do.
 
 mod absent;
+mod asked;
 mod blocks;
 mod broadcast;
 mod callbacks;
@@ -53,6 +54,7 @@ mod reach;
 mod registry;
 pub mod remote;
 mod remote_queue;
+mod returns;
 pub mod sequence;
 mod stores;
 mod sync;

@@ -31,6 +31,7 @@ use crate::peer::Peers;
 use crate::pump;
 use crate::registry::Registry;
 use crate::remote::RemoteSegment;
+use crate::returns::Returns;
 use crate::sequence::{Owner, Sequences};
 use crate::trigger::RemoteInterrupt;
 
@@ -43,6 +44,8 @@ pub struct Library {
     pub(crate) registry: Mutex<Registry>,
     /// Nodes of other hosts.
     pub(crate) peers: Peers,
+    /// Threads that wait for owners.
+    pub(crate) returns: Arc<Returns>,
     /// Connects that are given up at some time, of this host's segments and of others'.
     pub(crate) awaited: Mutex<Vec<Weak<RemoteSegment>>>,
     pub(crate) callbacks: Arc<Callbacks>,
@@ -88,11 +91,13 @@ unsafe extern "C" fn forget_parent() {
 impl Library {
     fn new() -> Result<Library> {
         let epoch = EPOCH.load(Ordering::SeqCst);
+        let returns = Arc::<Returns>::default();
         Ok(Library {
             initialized: AtomicUsize::new(0),
             fabric: Mutex::new(None),
             registry: Mutex::default(),
-            peers: Peers::default(),
+            peers: Peers::new(returns.clone()),
+            returns,
             awaited: Mutex::default(),
             callbacks: Arc::new(Callbacks::new()?),
             flags: Arc::default(),

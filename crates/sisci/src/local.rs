@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::limits::SEGMENT_BYTES;
-use causeway_fabric::services::sisci::{Backing, LocalChange};
+use causeway_fabric::services::sisci::{AbsentKind, Backing, LocalChange};
 use causeway_fabric::sisci::{LocalSegment as Granted, Sisci};
 use causeway_memory::{Moved, Mover, Store, Unmovable};
 use parking_lot::Mutex;
 
-use crate::absent::until_back;
+use crate::absent::Wanted;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::events::Events;
@@ -164,7 +164,14 @@ impl LocalSegment {
             let (granted, memory) = sisci.attach_segment(id)?;
             Ok((granted, Some(memory)))
         };
-        until_back(Some(Instant::now()), Error::NO_SUCH_SEGMENT, || {
+        let wanted = Wanted {
+            kind: AbsentKind::Shared,
+            node: sisci.node(),
+            id,
+            deadline: Some(Instant::now()),
+            gone: Error::NO_SUCH_SEGMENT,
+        };
+        wanted.until_back(&library.returns, &sisci, |_| {
             LocalSegment::add(library, descriptor, &sisci, &mut callback, make)
         })
     }

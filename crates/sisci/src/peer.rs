@@ -30,6 +30,7 @@ use crate::link::Link;
 use crate::reach::{
     PATIENCE, check_daemon, not_agreed, not_believed, reach, reach_by_relay, tell, unreachable,
 };
+use crate::returns::Returns;
 
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -90,6 +91,8 @@ pub(crate) struct Peer {
     /// The daemon's node.
     node: u32,
     process: u128,
+    /// Who waits for owners of that host, too.
+    returns: Arc<Returns>,
     /// [`UP`], [`AWAY`] or [`GONE`].
     state: AtomicU8,
 }
@@ -116,6 +119,7 @@ pub(crate) struct Peers {
     connecting: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
     /// Held by who opens the endpoint.
     opening: Mutex<()>,
+    returns: Arc<Returns>,
 }
 
 #[derive(Default)]
@@ -132,6 +136,14 @@ impl fmt::Debug for Known {
 }
 
 impl Peers {
+    /// With those who wait for owners at the daemons, among others.
+    pub fn new(returns: Arc<Returns>) -> Peers {
+        Peers {
+            returns,
+            ..Peers::default()
+        }
+    }
+
     /// The connection to a node that is not on this host; made by the first who asks.
     ///
     /// # Errors
@@ -165,7 +177,8 @@ impl Peers {
                 Some(self.device()?)
             }
         };
-        let peer = Peer::new(device.as_ref(), client, (sisci, node))?;
+        let returns = self.returns.clone();
+        let peer = Peer::new(device.as_ref(), client, (sisci, node), returns)?;
         self.known.lock().peers.insert(node, peer.clone());
         Ok(peer)
     }
@@ -225,6 +238,7 @@ impl Peer {
         context: Option<&Arc<Context>>,
         client: Arc<NodeClient>,
         (sisci, at): (&Arc<Sisci>, u32),
+        returns: Arc<Returns>,
     ) -> Result<Arc<Peer>> {
         let (address, node) = (client.peer(), sisci.node());
         let link = Link::new(context, node)?;
@@ -243,6 +257,7 @@ impl Peer {
             sisci: Arc::downgrade(sisci),
             node: at,
             process,
+            returns,
             state: AtomicU8::new(UP),
         });
         let thread = std::thread::Builder::new().name(THREAD.into());
@@ -322,6 +337,10 @@ impl Peer {
                     change,
                     cell,
                 } => (Name::Interrupt(connection), Change::Cell(change, cell)),
+                Event::Returned { ticket } => {
+                    self.returns.tell(ticket);
+                    continue;
+                }
                 Event::BrokerGone => return self.come_back(),
                 _ => continue,
             };
@@ -369,6 +388,8 @@ impl Peer {
             .state
             .compare_exchange(UP, AWAY, Ordering::AcqRel, Ordering::Acquire);
         self.link.suspend();
+        // The daemon tells nothing any more.
+        self.returns.tell_all();
         let until = Instant::now() + reconnect_patience();
         if moved.is_ok() {
             self.tell(Change::Away);

@@ -148,6 +148,7 @@ fn hand_out(library: &Library, sisci: &Sisci, event: Event) {
                 segment.forgotten(library, sisci.node());
             }
         }
+        Event::Returned { ticket } => library.returns.tell(ticket),
         // If it fails, the event comes again.
         Event::BrokerGone => drop(sisci.session().reattach()),
     }

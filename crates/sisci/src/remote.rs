@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
-    ConnectSegmentRequest, NODE_GROUP_ALL, NODE_MAX, RemoteChange,
+    AbsentKind, ConnectSegmentRequest, NODE_GROUP_ALL, NODE_MAX, RemoteChange,
 };
 use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::absent::until_back;
+use crate::absent::Wanted;
+use crate::asked::Asked;
 use crate::broadcast::Broadcast;
 use crate::constants::SCI_LOCAL_HOST;
 use crate::descriptor::Descriptor;
@@ -27,7 +28,7 @@ use crate::life_table::Lives;
 use crate::local::{Reason, check_range, whole_place};
 use crate::map::{self, Map, Maps, Memory, Source, Told};
 use crate::memory::{Mapping, Place};
-use crate::peer::{Listener, Listeners, Name, Peer};
+use crate::peer::{Listener, Listeners, Name};
 use crate::place;
 use crate::registry::Registry;
 use crate::sequence::Owner;
@@ -57,6 +58,32 @@ pub struct RemoteOptions {
     pub deadline: Option<Instant>,
 }
 
+impl RemoteOptions {
+    /// As the one that connects hears it.
+    fn request(&self) -> ConnectSegmentRequest {
+        ConnectSegmentRequest {
+            node: self.node,
+            id: self.id,
+            group: self.group,
+            wait: self.asynchronous,
+        }
+    }
+
+    /// As what may be absent.
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            kind: match self.group {
+                true => AbsentKind::Group,
+                false => AbsentKind::Segment,
+            },
+            node: self.node,
+            id: self.id,
+            deadline: self.deadline,
+            gone: Error::NO_SUCH_SEGMENT,
+        }
+    }
+}
+
 /// A connection to a segment.
 pub struct RemoteSegment {
     handle: Handle<RemoteSegment>,
@@ -66,7 +93,7 @@ pub struct RemoteSegment {
     state: Mutex<State>,
     /// Mapped whole, for transfers.
     whole: OnceLock<Arc<Mapping>>,
-    via: Via,
+    via: Asked,
     events: Events<(Reason, Error)>,
     callback: Option<RemoteCallback>,
     cancelled: AtomicBool,
@@ -116,13 +143,6 @@ impl Reached {
             Reached::There(window, ..) => window.size(),
         }
     }
-}
-
-/// Who makes the connection: this host's broker, or another host's daemon.
-#[derive(Clone, Debug)]
-enum Via {
-    Here(Arc<Sisci>),
-    There(Arc<Peer>),
 }
 
 /// Where the object of a connection is to be found when there is news of it.
@@ -193,13 +213,16 @@ impl RemoteSegment {
             },
         };
         let sisci = library.fabric()?;
-        let here = Via::Here(sisci.clone());
-        let made = until_back(options.deadline, Error::NO_SUCH_SEGMENT, || {
+        let here = Asked::Broker(sisci.clone());
+        let wanted = options.wanted();
+        let made = wanted.until_back(&library.returns, &sisci, |asked| {
             let made = Self::connect_by(library, descriptor, &here, options, &mut callback);
             if made != Err(Error::NO_SUCH_NODEID) || options.group {
                 return made;
             }
-            let there = Via::There(library.peers.find(&sisci, options.node)?);
+            let peer = library.peers.find(&sisci, options.node)?;
+            *asked = Asked::Daemon(peer.clone());
+            let there = Asked::Daemon(peer);
             Self::connect_by(library, descriptor, &there, options, &mut callback)
         });
         made.map_err(|error| refused(error, options.deadline))
@@ -209,7 +232,7 @@ impl RemoteSegment {
     fn connect_by(
         library: &'static Library,
         descriptor: &Arc<Descriptor>,
-        via: &Via,
+        via: &Asked,
         options: RemoteOptions,
         callback: &mut Option<RemoteCallback>,
     ) -> Result<Handle<RemoteSegment>> {
@@ -218,8 +241,8 @@ impl RemoteSegment {
             node, id, deadline, ..
         } = options;
         let mut naming = match via {
-            Via::Here(_) => Naming::Here(library.registry.lock()),
-            Via::There(peer) => Naming::There(peer.listeners.lock()),
+            Asked::Broker(_) => Naming::Here(library.registry.lock()),
+            Asked::Daemon(peer) => Naming::There(peer.listeners.lock()),
         };
         let (connection, state) = establish(library, via, options)?;
         let handle = library.remotes.insert(|handle| {
@@ -236,7 +259,7 @@ impl RemoteSegment {
                 cancelled: AtomicBool::new(false),
                 watched: AtomicBool::new(false),
                 uses: Uses::default(),
-                maps: via.maps(connection.connection),
+                maps: maps_of(via, connection.connection),
                 descriptor: descriptor.clone(),
                 held: Held::new(user),
             });
@@ -294,8 +317,8 @@ impl RemoteSegment {
         self.via.disconnect(self.number);
         causeway_fault::point("sisci.disconnected");
         match &self.via {
-            Via::Here(_) => drop(library.registry.lock().remotes.remove(&self.number)),
-            Via::There(peer) => {
+            Asked::Broker(_) => drop(library.registry.lock().remotes.remove(&self.number)),
+            Asked::Daemon(peer) => {
                 peer.listeners.lock().remove(&Name::Segment(self.number));
             }
         }
@@ -350,7 +373,7 @@ impl RemoteSegment {
             _ => None,
         };
         match (group, &self.via) {
-            (Some(group), Via::Here(sisci)) => group.reach(&library.peers, sisci),
+            (Some(group), Asked::Broker(sisci)) => group.reach(&library.peers, sisci),
             _ => Ok(()),
         }
     }
@@ -418,7 +441,7 @@ impl RemoteSegment {
                 if !matches!(*state, State::Pending(_)) {
                     return;
                 }
-                let fetched = self.via.fetch(library, (self.number, self.id));
+                let fetched = fetch(library, &self.via, (self.number, self.id));
                 let (fresh, status) = match fetched {
                     Ok(fresh) => (fresh, Error::OK),
                     // The segment went in between.
@@ -482,14 +505,18 @@ impl RemoteSegment {
 }
 
 /// Connects, and fetches what the connection leads to, unless it is pending.
-fn establish(library: &Library, via: &Via, options: RemoteOptions) -> Result<(Connection, State)> {
+fn establish(
+    library: &Library,
+    via: &Asked,
+    options: RemoteOptions,
+) -> Result<(Connection, State)> {
     loop {
-        let mut connection = via.connect(options)?;
+        let mut connection = via.connect(&options.request())?;
         causeway_fault::point("sisci.connected");
         if !connection.ready {
             return Ok((connection, State::Pending(options.deadline)));
         }
-        match via.fetch(library, (connection.connection, options.id)) {
+        match fetch(library, via, (connection.connection, options.id)) {
             Ok(state) => return Ok((connection, state)),
             // Another broker has come in between, and the segment is not there again yet.
             Err(Error::NOT_CONNECTED) if options.asynchronous => {
@@ -509,85 +536,42 @@ fn establish(library: &Library, via: &Via, options: RemoteOptions) -> Result<(Co
     }
 }
 
-impl Via {
-    fn connect(&self, options: RemoteOptions) -> Result<Connection> {
-        let RemoteOptions {
-            node, id, group, ..
-        } = options;
-        let wait = options.asynchronous;
-        match self {
-            Via::Here(sisci) => {
-                let made = sisci.connect_segment(node, id, group, wait);
-                made.map_err(|error| from_fabric(&error))
-            }
-            Via::There(peer) => {
-                let request = ConnectSegmentRequest {
-                    node,
-                    id,
-                    group,
-                    wait,
-                };
-                let made = peer.client().connect_segment(&request);
-                made.map_err(|error| peer.error(&error))
-            }
-        }
-    }
-
-    fn fetch(&self, library: &Library, (number, id): (u32, u32)) -> Result<State> {
-        match self {
-            Via::Here(sisci) => {
-                let grant = sisci.fetch_connection(number);
-                let grant = grant.map_err(|error| from_fabric(&error))?;
-                causeway_fault::point("sisci.fetched");
-                if grant.replicas {
-                    let group = Arc::new(Broadcast::new(&grant, id)?);
-                    let (lives, owner) = library.peers.begin_life()?;
-                    let reached = Reached::There(Window::of_group(group), lives, Proof::default());
-                    return Ok(State::Connected(reached, owner));
-                }
-                let owner = library.owner(sisci, grant.life)?;
-                Ok(State::Connected(Reached::Here(grant), owner))
-            }
-            Via::There(peer) => {
-                let reply = peer.client().fetch_connection(number);
-                let reply = reply.map_err(|error| peer.error(&error))?;
-                let place = place::Place::new(reply.base, reply.rkey);
-                let proof = (reply.name, reply.segment_name, reply.life);
-                let size = usize::try_from(reply.size).map_err(|_| Error::NOSPC)?;
-                let window = Window::new(peer.link.clone(), place, size);
+/// What a connection leads to.
+fn fetch(library: &Library, via: &Asked, (number, id): (u32, u32)) -> Result<State> {
+    match via {
+        Asked::Broker(sisci) => {
+            let grant = sisci.fetch_connection(number);
+            let grant = grant.map_err(|error| from_fabric(&error))?;
+            causeway_fault::point("sisci.fetched");
+            if grant.replicas {
+                let group = Arc::new(Broadcast::new(&grant, id)?);
                 let (lives, owner) = library.peers.begin_life()?;
-                Ok(State::Connected(
-                    Reached::There(window, lives, proof),
-                    owner,
-                ))
+                let reached = Reached::There(Window::of_group(group), lives, Proof::default());
+                return Ok(State::Connected(reached, owner));
             }
+            let owner = library.owner(sisci, grant.life)?;
+            Ok(State::Connected(Reached::Here(grant), owner))
+        }
+        Asked::Daemon(peer) => {
+            let reply = peer.client().fetch_connection(number);
+            let reply = reply.map_err(|error| peer.error(&error))?;
+            let place = place::Place::new(reply.base, reply.rkey);
+            let proof = (reply.name, reply.segment_name, reply.life);
+            let size = usize::try_from(reply.size).map_err(|_| Error::NOSPC)?;
+            let window = Window::new(peer.link.clone(), place, size);
+            let (lives, owner) = library.peers.begin_life()?;
+            Ok(State::Connected(
+                Reached::There(window, lives, proof),
+                owner,
+            ))
         }
     }
+}
 
-    /// Who does not know the connection, or is not there to know, need not.
-    fn disconnect(&self, number: u32) {
-        match self {
-            Via::Here(sisci) => drop(sisci.disconnect_segment(number)),
-            Via::There(peer) => {
-                if let Err(error) = peer.client().disconnect_segment(number) {
-                    peer.failure(&error);
-                }
-            }
-        }
-    }
-
-    fn watch(&self, number: u32) -> bool {
-        match self {
-            Via::Here(sisci) => sisci.watch_connection(number).is_ok(),
-            Via::There(peer) => peer.client().watch_connection(number).is_ok(),
-        }
-    }
-
-    fn maps(&self, number: u32) -> Arc<Maps> {
-        match self {
-            Via::Here(sisci) => Maps::new(sisci.clone(), number),
-            Via::There(peer) => Maps::new(peer.clone(), number),
-        }
+fn maps_of(via: &Asked, number: u32) -> Arc<Maps> {
+    match via {
+        Asked::Broker(sisci) => Maps::new(sisci.clone(), number),
+        Asked::Daemon(peer) => Maps::new(peer.clone(), number),
     }
 }
 

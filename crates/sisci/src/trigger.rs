@@ -7,14 +7,15 @@ use std::time::Instant;
 
 use causeway_fabric::Error as FabricError;
 use causeway_fabric::node::NodeClient;
-use causeway_fabric::services::sisci::{CellChange, ConnectInterruptRequest};
+use causeway_fabric::services::sisci::{AbsentKind, CellChange, ConnectInterruptRequest};
 use causeway_fabric::sisci::{Cell, Sisci};
 use causeway_shm::layout::{INTERRUPT_BYTES, INTERRUPT_PAYLOAD_MAX};
 use causeway_shm::{Doorbell, Segment, Trigger, TriggerError};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::absent::until_back;
+use crate::absent::Wanted;
+use crate::asked::Asked;
 use crate::descriptor::Descriptor;
 use crate::error::{ABSENT, Error, Result};
 use crate::handles::{Handle, Object};
@@ -87,8 +88,18 @@ impl<K: Kind> RemoteInterrupt<K> {
         let node = node_meant(library, node)?;
         let sisci = library.fabric()?;
         let mut asked_again = false;
-        let made = until_back(deadline, Error::NO_SUCH_INTNO, || {
-            let made = Self::connect_by_any(library, descriptor, &sisci, (node, interrupt));
+        let wanted = Wanted {
+            kind: match K::DATA {
+                true => AbsentKind::DataInterrupt,
+                false => AbsentKind::Interrupt,
+            },
+            node,
+            id: interrupt,
+            deadline,
+            gone: Error::NO_SUCH_INTNO,
+        };
+        let made = wanted.until_back(&library.returns, &sisci, |asked| {
+            let made = Self::connect_by_any(library, descriptor, asked, (node, interrupt));
             let (handle, connected) = made?;
             if connected {
                 return Ok(handle);
@@ -109,14 +120,16 @@ impl<K: Kind> RemoteInterrupt<K> {
     fn connect_by_any(
         library: &'static Library,
         descriptor: &Descriptor,
-        sisci: &Arc<Sisci>,
+        asked: &mut Asked,
         (node, interrupt): (u32, u32),
     ) -> Result<(Handle<RemoteInterrupt<K>>, bool)> {
-        let made = Self::connect_here(library, descriptor, sisci, (node, interrupt));
+        let sisci = library.fabric()?;
+        let made = Self::connect_here(library, descriptor, &sisci, (node, interrupt));
         if made.as_ref().err() != Some(&Error::NO_SUCH_NODEID) {
             return made;
         }
-        let peer = library.peers.find(sisci, node)?;
+        let peer = library.peers.find(&sisci, node)?;
+        *asked = Asked::Daemon(peer.clone());
         Self::connect_there(library, descriptor, &peer, (node, interrupt))
     }
 

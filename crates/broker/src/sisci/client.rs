@@ -15,13 +15,13 @@ use causeway_fabric::services::node::{NODE_DAEMON, NODE_PORT};
 use causeway_fabric::services::relay::RELAY_NUMBER;
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
-    AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
-    ConnectionHandle, CreateInterruptRequest, CreateSegmentRequest, GrantReply, InterruptReply,
-    ItemCursor, ItemPage, JoinReply, JoinRequest, LendCellRequest, LocalSegmentReply,
-    MappedRequest, NODE_DEFAULT, NodeInfo, NodeRequest, RegisterRequest, RemoveRequest,
-    RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoreInterruptRequest,
-    RestoreSegmentRequest, RestoredReply, SegmentHandle, SisciService, TakeCellReply,
-    TakeCellRequest, UnavailableRequest,
+    AttachSegmentRequest, AwaitReturnRequest, ConnectInterruptRequest, ConnectSegmentReply,
+    ConnectSegmentRequest, ConnectionHandle, CreateInterruptRequest, CreateSegmentRequest,
+    GrantReply, InterruptReply, ItemCursor, ItemPage, JoinReply, JoinRequest, LendCellRequest,
+    LocalSegmentReply, MappedRequest, NODE_DEFAULT, NodeInfo, NodeRequest, RegisterRequest,
+    RemoveRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    RestoreInterruptRequest, RestoreSegmentRequest, RestoredReply, SegmentHandle, SisciService,
+    TakeCellReply, TakeCellRequest, UnavailableRequest,
 };
 use rustix::io::Errno;
 
@@ -407,6 +407,8 @@ impl SisciService for Client<'_> {
         let life = self
             .tables
             .restore_segment(session, &request, memory, tenant, context)?;
+        let id = request.segment.id;
+        self.tables.tell_of_segment(session, id, context);
         Ok(body_of(life).into())
     }
 
@@ -428,6 +430,9 @@ impl SisciService for Client<'_> {
         self.check_number(request.data, Some(request.interrupt.number))?;
         let (session, context) = (self.caller.session, &mut self.context);
         self.tables.restore_interrupt(session, &request, context)?;
+        let (data, number) = (request.data, request.interrupt.number);
+        let tables = &mut self.tables;
+        tables.tell_of_interrupt(session, data, number, context);
         Ok(().into())
     }
 
@@ -440,6 +445,15 @@ impl SisciService for Client<'_> {
         self.tables
             .restore_interrupt_connection(session, &request, context)?;
         Ok(().into())
+    }
+
+    fn await_return(
+        &mut self,
+        request: AwaitReturnRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<bool>, Errno> {
+        let session = self.caller.session;
+        Ok(self.tables.await_return(session, &request)?.into())
     }
 
     fn lend_cell(

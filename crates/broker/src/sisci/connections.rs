@@ -70,7 +70,7 @@ impl Tables {
 
     /// The segment that a request means, if it takes connections. A member of a group can be
     /// named as a segment of its node, too. `EAGAIN` for one whose owner may yet come back.
-    fn find_available(
+    pub(super) fn find_available(
         &self,
         tenant: TenantId,
         request: &ConnectSegmentRequest,

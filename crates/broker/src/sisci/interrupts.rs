@@ -223,6 +223,17 @@ impl Tables {
         }
     }
 
+    /// Whether anybody has an interrupt. `EAGAIN` if its owner may yet come back.
+    pub(super) fn find_interrupt(&self, key: IntKey) -> Result<(), Errno> {
+        let there = self.numbers.get(&key).is_some_and(|all| !all.is_empty());
+        let reserved = self.claims.is_reserved(Key::number(key));
+        match (there, reserved) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Errno::AGAIN),
+            (false, false) => Err(Errno::NOENT),
+        }
+    }
+
     /// Connects to an interrupt, or begins to wait for it. `EAGAIN` for one whose owner may yet
     /// come back.
     pub(super) fn connect_interrupt(
@@ -242,9 +253,8 @@ impl Tables {
             return Err(Errno::HOSTUNREACH);
         }
         let owners = self.numbers.get(&key).cloned().unwrap_or_default();
-        if owners.is_empty() && !request.wait {
-            let reserved = self.claims.is_reserved(Key::number(key));
-            return Err(if reserved { Errno::AGAIN } else { Errno::NOENT });
+        if !request.wait {
+            self.find_interrupt(key)?;
         }
         let handle = self.own(session)?.new_handle();
         self.listen(session, handle, request)?;

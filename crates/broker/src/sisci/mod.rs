@@ -17,6 +17,7 @@ mod interrupts;
 mod lent;
 mod replicas;
 mod restore;
+mod returns;
 mod segments;
 mod status;
 mod stops;
@@ -40,6 +41,7 @@ use crate::nodes::Nodes;
 use crate::outbox::Outbox;
 use claims::Claimant;
 use interrupts::{Cell, IntKey, InterruptConnection, LocalInterrupt};
+use returns::Returns;
 use segments::{Place, Segment};
 use stops::Stops;
 
@@ -56,6 +58,8 @@ pub const SHARERS_MAX: usize = 64;
 /// Most cells of one session that it has not taken yet, and most that it has lent: each costs the
 /// broker two descriptors.
 pub const UNTAKEN_PER_SESSION_MAX: usize = 1024;
+/// Most waits of one session for owners that have not come back.
+pub const RETURNS_PER_SESSION_MAX: usize = 1024;
 /// Most absent ends that are waited for after a restart.
 pub const RESTORING_MAX: usize = 1 << 18;
 /// Highest handle: what is left above it can be counted up to.
@@ -143,6 +147,8 @@ pub struct Tables {
     cells: HashMap<u64, Cell>,
     absent: VecDeque<(Instant, Absent)>,
     stops: Stops,
+    /// Sessions that wait for owners.
+    returns: Returns,
 }
 
 /// What the tables need of others.
@@ -244,6 +250,7 @@ impl Tables {
         let Some(mut holdings) = self.holdings.remove(&session) else {
             return;
         };
+        self.forget_returns(session);
         for (handle, connection) in std::mem::take(&mut holdings.connections) {
             let place = (holdings.tenant, holdings.node);
             let linger = holdings.elsewhere.unwrap_or_default();
@@ -274,7 +281,10 @@ impl Tables {
     /// Gives up on those that did not come back after a restart of the broker, and looks for owners
     /// that are stopped.
     pub fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
-        self.claims.expire(now);
+        if self.claims.next_expiry().is_some_and(|when| when <= now) {
+            self.claims.expire(now);
+            self.tell_all_returns(context);
+        }
         if self.stops.next.is_some_and(|when| when <= now) {
             self.look_for_stops(now, context);
         }

@@ -384,7 +384,9 @@ impl Tables {
             return Err(Errno::SRCH);
         }
         segment.set_state((session, handle), SegmentState::Available);
+        let key = Key::place(segment.tenant, segment.place);
         self.serve_waiting(name, context);
+        self.tell_of(key, context);
         Ok(())
     }
 
@@ -452,6 +454,15 @@ impl Tables {
         Ok(())
     }
 
+    /// The segment of a place. `EAGAIN` for one whose owner may yet come back.
+    pub(super) fn find_to_attach(&self, place: (TenantId, Place)) -> Result<u64, Errno> {
+        let found = self.places.get(&place).copied();
+        found.ok_or_else(|| {
+            let reserved = self.claims.is_reserved(Key::place(place.0, place.1));
+            if reserved { Errno::AGAIN } else { Errno::NOENT }
+        })
+    }
+
     /// Makes the caller one of the holders of a shared segment of its node. `EAGAIN` for one whose
     /// holders may yet come back.
     pub(super) fn attach_segment(
@@ -461,10 +472,7 @@ impl Tables {
     ) -> Result<(LocalSegmentReply, Option<OwnedFd>), Errno> {
         let own = self.own(session)?;
         let place = (own.tenant, Place::Node(own.node, id));
-        let name = *self.places.get(&place).ok_or_else(|| {
-            let reserved = self.claims.is_reserved(Key::place(place.0, place.1));
-            if reserved { Errno::AGAIN } else { Errno::NOENT }
-        })?;
+        let name = self.find_to_attach(place)?;
         let segment = self.segments.get(&name).ok_or(Errno::NOENT)?;
         if !segment.shared {
             return Err(Errno::ACCESS);
@@ -510,6 +518,7 @@ impl Tables {
         self.cut(name, context);
         self.segments.remove(&name);
         self.free_place(tenant, place);
+        self.tell_of(Key::place(tenant, place), context);
     }
 
     /// Sessions that are connected to a segment.

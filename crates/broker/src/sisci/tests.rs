@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use causeway_fabric::limits::RESTORE_GRACE;
 use causeway_fabric::services::session::OpenRequest;
 use causeway_fabric::services::sisci::{
-    Backing, ConnectInterruptRequest, ConnectSegmentRequest, CreateInterruptRequest,
-    CreateSegmentRequest, NODE_GROUP_ALL, RegisterRequest, RemoveRequest, TakeCellRequest,
-    UnavailableRequest,
+    AbsentKind, AwaitReturnRequest, Backing, ConnectInterruptRequest, ConnectSegmentRequest,
+    CreateInterruptRequest, CreateSegmentRequest, NODE_GROUP_ALL, RegisterRequest, RemoveRequest,
+    TakeCellRequest, UnavailableRequest,
 };
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -535,12 +535,30 @@ fn what_the_broker_before_knew_is_absent_until_its_owner_is_back_or_given_up() {
         .tables
         .claims
         .enter(claims::Key::number(bell), 0, owner);
+    let wanted = |ticket| AwaitReturnRequest {
+        ticket,
+        kind: AbsentKind::Segment,
+        node: 12,
+        id: 1,
+    };
+    let most = RETURNS_PER_SESSION_MAX as u64;
+    for ticket in 0..most {
+        let waits = world.tables.await_return(caller, &wanted(ticket));
+        assert_eq!(waits, Ok(false));
+    }
+    let beyond = world.tables.await_return(caller, &wanted(most));
+    assert_eq!(beyond, Err(Errno::MFILE));
     let end = world.tables.next_expiry().unwrap();
-    world.tables.claims.expire(end);
     let mut context = Context {
         members: &mut world.members,
         outbox: &mut world.outbox,
     };
+    assert_eq!(context.outbox.take().len(), 0);
+    world.tables.expire(end, &mut context);
+    assert_eq!(context.outbox.take().len(), most as usize);
+    assert!(world.tables.returns.is_empty());
+    let late = world.tables.await_return(caller, &wanted(0));
+    assert_eq!(late, Ok(true), "nobody is waited for any more");
     let request = ConnectSegmentRequest {
         node: 12,
         id: 1,

@@ -16,9 +16,9 @@
 use super::handshake::{Hello, HelloReply, Proof};
 use super::session::LifeBody;
 use super::sisci::{
-    ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle,
-    MappedRequest, NodeRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
-    RestoredReply, TakeCellReply, TakeCellRequest,
+    AwaitReturnRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
+    ConnectionHandle, MappedRequest, NodeRequest, RestoreConnectionRequest,
+    RestoreInterruptConnectionRequest, RestoredReply, TakeCellReply, TakeCellRequest,
 };
 use crate::remoting::{message, service};
 
@@ -115,6 +115,8 @@ service! {
         25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
         /// Says that a connection's segment was mapped, or is mapped no more.
         26 => note_mapped(MappedRequest; fds 0..=0) -> ();
+        /// Asks to be told when an absent owner is back or given up. Not of a shared segment.
+        28 => await_return(AwaitReturnRequest; fds 0..=0) -> bool;
         /// Presents the caller; before all else but the two methods that say who it is.
         64 => open(OpenRequest; fds 0..=0) -> OpenReply;
         /// Triggers a data interrupt: `ENOSPC` if its queue is full, `EMSGSIZE` for too much data,

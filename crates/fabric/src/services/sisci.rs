@@ -26,7 +26,7 @@ use crate::services::session::LifeBody;
 
 pub use crate::services::node_id::{NODE_DEFAULT, NODE_GROUP_ALL, NODE_MAX, is_node_id};
 pub use crate::services::sisci_kinds::{
-    Backing, CellChange, ItemKind, LocalChange, RemoteChange, SegmentState,
+    AbsentKind, Backing, CellChange, ItemKind, LocalChange, RemoteChange, SegmentState,
 };
 
 /// Highest id of a reflective-memory group.
@@ -317,6 +317,25 @@ message! {
         cell: u64,
     }
 
+    /// Asks to be told when an owner for which a request was refused (`EAGAIN`) is back, or given
+    /// up.
+    pub struct AwaitReturnRequest {
+        /// Names this wait in [`ReturnEvent`]; the caller's choice.
+        ticket: u64,
+        /// What was asked for.
+        kind: AbsentKind,
+        /// Its node; of a shared segment the caller's, whatever this says.
+        node: u32,
+        /// Id of the segment or group, or the interrupt's number.
+        id: u32,
+    }
+
+    /// An owner that was waited for is back, or given up: what was asked for may be asked for anew.
+    pub struct ReturnEvent {
+        /// As it was chosen.
+        ticket: u64,
+    }
+
     /// Whether the other end is there already.
     pub struct RestoredReply {
         /// False: it may yet come.
@@ -467,6 +486,10 @@ service! {
         /// Lends the descriptors of a cell of a connection that was presented again, for an owner
         /// that has not taken its end: memory and eventfd.
         27 => lend_cell(LendCellRequest; fds 2..=2) -> ();
+        /// Asks to be told, once, when an absent owner is back or given up. True if there is
+        /// nothing to wait for: then nothing will be told. `EMFILE` for too many waits; each ends
+        /// with the time in which owners may come back, if not before.
+        28 => await_return(AwaitReturnRequest; fds 0..=0) -> bool;
         /// What the configuration says of the cluster and of the caller's tenant.
         40 => cluster((); fds 0..=0) -> ClusterReply;
         /// Proves the tenant's key, for the process or the daemon that the caller is: `ENOKEY` if
@@ -486,3 +509,5 @@ pub const EVENT_LOCAL: u16 = 1;
 pub const EVENT_REMOTE: u16 = 2;
 /// Number of the event about cells: [`CellEvent`].
 pub const EVENT_CELL: u16 = 3;
+/// Number of the event about an owner that was waited for: [`ReturnEvent`].
+pub const EVENT_RETURN: u16 = 4;

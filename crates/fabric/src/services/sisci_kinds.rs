@@ -73,6 +73,23 @@ pub enum CellChange {
     Removed = 1,
 }
 
+/// What a session found absent that asks to be told when it is not any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AbsentKind {
+    /// A segment, to connect to.
+    #[default]
+    Segment = 0,
+    /// A group, to connect to.
+    Group = 1,
+    /// A shared segment of the session's own node, to attach to.
+    Shared = 2,
+    /// An interrupt.
+    Interrupt = 3,
+    /// A data interrupt.
+    DataInterrupt = 4,
+}
+
 /// Kinds of status items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -112,6 +129,15 @@ byte_enum!(
     Lost
 );
 byte_enum!(CellChange, "change", Added, Removed);
+byte_enum!(
+    AbsentKind,
+    "absent",
+    Segment,
+    Group,
+    Shared,
+    Interrupt,
+    DataInterrupt
+);
 byte_enum!(
     ItemKind,
     "item",

@@ -1,6 +1,6 @@
 //! What a process has of SISCI, to be presented to the next broker.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::remoting::{Call, Malformed, decode_body};
 use crate::services::session::LifeBody;
 use crate::services::sisci::{
     Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentReply,
-    ConnectSegmentRequest, ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply,
-    InterruptReply, JoinRequest, LendCellRequest, LocalChange, LocalEvent, LocalSegmentReply,
-    MappedRequest, NodeInfo, RemoteChange, RemoteEvent, RemoveRequest, RestoreConnectionRequest,
-    RestoreInterruptConnectionRequest, RestoreInterruptRequest, RestoreSegmentRequest, SERVICE,
-    SisciStub,
+    ConnectSegmentRequest, ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, EVENT_RETURN,
+    GrantReply, InterruptReply, JoinRequest, LendCellRequest, LocalChange, LocalEvent,
+    LocalSegmentReply, MappedRequest, NodeInfo, RemoteChange, RemoteEvent, RemoveRequest,
+    RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoreInterruptRequest,
+    RestoreSegmentRequest, ReturnEvent, SERVICE, SisciStub,
 };
 use crate::session;
 
@@ -69,6 +69,12 @@ pub enum Event {
     InterruptForgotten {
         /// The interrupt; its handle is not valid any more.
         interrupt: u32,
+    },
+    /// An owner that was waited for ([`super::Sisci::await_return`]) is back or given up, or the
+    /// broker that was asked is gone: ask anew.
+    Returned {
+        /// Names the wait.
+        ticket: u64,
     },
     /// The broker is gone. Mapped memory and cells keep working; deaths are not told until
     /// [`crate::session::Session::reattach`], and this event is repeated if that fails.
@@ -172,6 +178,8 @@ pub struct Registry {
     pub(super) interrupt_connections: BTreeMap<u32, KeptInterruptConnection>,
     /// Cells of those that another broker can have from here.
     pub(super) lendable: LendableCells,
+    /// Waits for owners of which nothing was told yet.
+    pub(super) awaited: BTreeSet<u64>,
     events: VecDeque<Event>,
 }
 
@@ -457,6 +465,12 @@ impl session::Registry for Registry {
                 self.note_remote(event.connection, event.change);
             }
             (SERVICE, EVENT_CELL) => self.note_cell(&decode_body(&event.body)?),
+            (SERVICE, EVENT_RETURN) => {
+                let ReturnEvent { ticket } = decode_body(&event.body)?;
+                if self.awaited.remove(&ticket) {
+                    self.events.push_back(Event::Returned { ticket });
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -474,6 +488,9 @@ impl session::Registry for Registry {
     }
 
     fn broker_gone(&mut self) {
+        let unanswered = std::mem::take(&mut self.awaited).into_iter();
+        let unanswered = unanswered.map(|ticket| Event::Returned { ticket });
+        self.events.extend(unanswered);
         self.events.push_back(Event::BrokerGone);
     }
 
