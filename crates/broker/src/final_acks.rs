@@ -8,9 +8,9 @@
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 
+use causeway_checksum::crc32c;
 use causeway_shm::final_acks::{FINAL_ACKS_BYTES, FinalAck, ROW};
 use causeway_wire::trp::{Body, Common, Packet, Reason, seal};
-use crc_fast::{CrcAlgorithm, Digest};
 use rustix::net::{AddressFamily, SendFlags, sendto};
 
 use crate::process_end::Fate;
@@ -67,12 +67,7 @@ impl FinalAcks {
         let Some(farewell) = out.get_mut(..len) else {
             return;
         };
-        seal(farewell, |seed, bytes| {
-            let state = u64::from(!seed);
-            let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
-            digest.update(bytes);
-            digest.finalize() as u32
-        });
+        seal(farewell, crc32c);
         let Some(to) = self.address(words) else {
             return;
         };
@@ -96,6 +91,7 @@ mod tests {
     use std::sync::Arc;
 
     use causeway_shm::{FinalAckTable, Segment};
+    use causeway_wire::trp::crc_matches;
 
     use super::*;
 
@@ -136,6 +132,7 @@ mod tests {
         let mut datagram = [0; 2 * FAREWELL_BYTES];
         while let Ok((len, from)) = peer.recv_from(&mut datagram) {
             assert!(len <= FAREWELL_BYTES && from == own);
+            assert!(crc_matches(&datagram[..len], crc32c));
             let Some(Packet::Segment(common, Body::Shutdown(Reason::Unknown))) =
                 Packet::parse(&datagram[..len]).ok()
             else {

@@ -19,7 +19,6 @@
 
 pub mod association;
 pub mod bytes;
-mod checksum;
 pub mod cm;
 mod datagram;
 pub mod ddp;
@@ -47,5 +46,5 @@ mod work;
 mod world;
 
 pub use bytes::{Bytes, BytesMut, Payloads, PayloadsMut};
-pub use checksum::crc32c;
+pub use causeway_checksum::crc32c;
 pub use time::{Duration, Instant};

@@ -70,9 +70,9 @@ use secure::{Owed, Secure};
 use send::SendSpace;
 use senders::Share;
 
-use crate::checksum::crc32c as crc;
 use crate::time::Instant;
 use crate::ulp::{Nak, Space, Ulp};
+use causeway_checksum::crc32c as crc;
 
 const SPACES: [Space; 2] = [Space::Request, Space::Response];
 
