@@ -265,9 +265,12 @@ impl<K: Kind> LocalInterrupt<K> {
         let interrupt = K::locals(library).get(handle)?;
         if interrupt.callback.is_some() {
             let source = Arc::new(Watched(Arc::downgrade(&interrupt)));
-            let watched = library
-                .callbacks
-                .watch(handle.id(), interrupt.epoll.as_fd(), source)?;
+            let (owner, fd) = (handle.id(), interrupt.epoll.as_fd());
+            let watched = library.callbacks.watch(owner, fd, source);
+            // Nobody would get the handle, and the number would stay taken.
+            let watched = watched.inspect_err(|_| {
+                let _ = interrupt.remove(library);
+            })?;
             let _ = interrupt.watched.set(watched);
         }
         Ok((handle, id))

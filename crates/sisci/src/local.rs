@@ -321,13 +321,14 @@ impl LocalSegment {
         let force = force || library.callbacks.is_here();
         let give_up = Instant::now() + UNMAP_GRACE;
         loop {
-            self.uses.close()?;
+            let closing = self.uses.try_close()?;
             // What the broker does not know, or is not there to know, ends here all the same.
             let removed = self.sisci.remove_segment(self.number, force);
             if !removed.is_err_and(|error| from_fabric(&error) == Error::BUSY) {
+                closing.succeed();
                 break;
             }
-            self.uses.reopen();
+            drop(closing);
             if Instant::now() >= give_up {
                 return Err(Error::BUSY);
             }
