@@ -262,6 +262,64 @@ static void aborted_and_full(void)
 
 /* --- a peer that is killed --- */
 
+/* Source and destination are of one segment, by handles whose addresses say nothing of that. */
+static void one_segment_by_two_handles(void)
+{
+	static const size_t shifts[] = {1, 100, 4096, 100001, SIZE / 2};
+	static unsigned char expected[SIZE];
+	sci_desc_t own = open_library();
+	sci_local_segment_t local;
+	sci_remote_segment_t remote;
+	sci_map_t whole, again, low, high;
+	sci_dma_queue_t queue;
+	sci_block_transfer_t block;
+	unsigned char *memory = offer(own, &local, &whole, ID + 2, SIZE);
+
+	connect_to(own, &remote, own_node(), ID + 2);
+	DO(SCICreateDMAQueue, own, &queue, ADAPTER, 1, NO_FLAGS);
+	DO(SCIMapRemoteSegment, remote, &again, 0, SIZE, NULL, NO_FLAGS);
+	for (size_t i = 0; i < COUNT(shifts); i++) {
+		size_t shift = shifts[i], size = SIZE - shift;
+
+		DO(SCIMapRemoteSegment, remote, &low, 0, size, NULL, NO_FLAGS);
+		DO(SCIMapRemoteSegment, remote, &high, shift, size, NULL, NO_FLAGS);
+		for (int way = 0; way < 8; way++) {
+			int up = way % 2;
+			size_t from = up ? 0 : shift, to = up ? shift : 0;
+
+			fill(memory, SIZE, way);
+			memcpy(expected, memory, SIZE);
+			memmove(expected + to, expected + from, size);
+			switch (way / 2) {
+			case 0:
+				DO(SCIStartDmaTransfer, START(queue, from, size, to,
+						SCI_FLAG_DMA_WAIT));
+				break;
+			case 1:
+				DO(SCIStartDmaTransfer, START(queue, to, size, from,
+						SCI_FLAG_DMA_WAIT | SCI_FLAG_DMA_READ));
+				break;
+			case 2:
+				DO(SCITransferBlock, whole, from, again, to, size, NO_FLAGS);
+				break;
+			default:
+				DO(SCITransferBlockAsync, up ? low : high, 0, up ? high : low, 0,
+						size, &block, NO_CALLBACK, NO_ARG, NO_FLAGS);
+				DO(SCIWaitForBlockTransfer, block, LONG_MS, NO_FLAGS);
+			}
+			EXPECT(!memcmp(memory, expected, SIZE));
+		}
+		DO(SCIUnmapSegment, low, NO_FLAGS);
+		DO(SCIUnmapSegment, high, NO_FLAGS);
+	}
+	DO(SCIUnmapSegment, again, NO_FLAGS);
+	DO(SCIRemoveDMAQueue, queue, NO_FLAGS);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	DO(SCIUnmapSegment, whole, NO_FLAGS);
+	DO(SCIRemoveSegment, local, NO_FLAGS);
+	DO(SCIClose, own, NO_FLAGS);
+}
+
 static void victim(struct peer *parent)
 {
 	sci_desc_t own = open_library();
@@ -383,6 +441,7 @@ int main(void)
 		{"the peer is killed", the_peer_is_killed},
 		{"entries are gathered", gathered},
 		{"channels", channels},
+		{"one segment by two handles", one_segment_by_two_handles},
 	};
 
 	return run_tests(tests, COUNT(tests));

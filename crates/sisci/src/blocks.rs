@@ -49,7 +49,7 @@ pub type Copier = fn((&Map, usize), (&Map, usize), usize, bool) -> Result<()>;
 pub type End<'a> = (&'a Arc<Map>, usize);
 
 impl Block {
-    /// Starts a transfer. `copier` carries it out where an end is on another host.
+    /// Starts a transfer. `copier` carries it out where the engine can't.
     ///
     /// # Errors
     /// `OUT_OF_RANGE`, `ACCESS` if the destination is for reading.
@@ -66,6 +66,7 @@ impl Block {
             (destination.0.clone(), destination.0.enter()?),
         ];
         let is_far = source.0.window().is_some() || destination.0.window().is_some();
+        let by_engine = piece.filter(|_| !is_far);
         let has_callback = callback.is_some();
         library.blocks.insert(|handle| {
             let completion = callback.map_or(Completion::None, |callback| {
@@ -78,7 +79,16 @@ impl Block {
                 }))
             });
             let (from, to) = (source.0.clone(), destination.0.clone());
-            let transfer = if is_far {
+            let transfer = if let Some(piece) = by_engine {
+                let request = Request {
+                    descriptors: vec![piece],
+                    valid: Some(Box::new(move || from.is_alive() && to.is_alive())),
+                    completion,
+                    hold: Some(Box::new(held)),
+                };
+                // SAFETY: the request holds the maps.
+                Carried::ByEngine(unsafe { Queue::new().post(request) })
+            } else {
                 let (from, to) = ((from, source.1), (to, destination.1));
                 let queue = RemoteQueue::once();
                 let work = Box::new(move |stop: &AtomicBool| {
@@ -88,15 +98,6 @@ impl Block {
                 });
                 queue.post(&Arc::new(Queue::new()), work, completion, false)?;
                 Carried::ByThread(queue)
-            } else {
-                let request = Request {
-                    descriptors: vec![piece],
-                    valid: Some(Box::new(move || from.is_alive() && to.is_alive())),
-                    completion,
-                    hold: Some(Box::new(held)),
-                };
-                // SAFETY: the request holds the maps.
-                Carried::ByEngine(unsafe { Queue::new().post(request) })
             };
             Ok(Arc::new(Block {
                 handle,
@@ -162,7 +163,8 @@ impl Carried {
     }
 }
 
-/// Copies between maps of which one is another host's, until `stop` is set.
+/// Copies between maps of which one is another host's, or that are parts of one memory, until
+/// `stop` is set.
 fn copy_far(
     copier: Copier,
     (from, from_offset): &(Arc<Map>, usize),
@@ -180,21 +182,22 @@ fn copy_far(
     Ok(())
 }
 
-/// What is to be copied.
+/// What is to be copied; `None` if the addresses would not show how both overlap.
 ///
 /// # Errors
 /// `OUT_OF_RANGE`, `ACCESS` if the destination is for reading.
-fn piece(source: End<'_>, destination: End<'_>, size: usize) -> Result<Piece> {
-    let src = source.0.mapping().at(source.1, size)?;
-    let dst = destination.0.mapping().at(destination.1, size)?;
+fn piece(source: End<'_>, destination: End<'_>, size: usize) -> Result<Option<Piece>> {
+    let ends = source
+        .0
+        .ends(source.1, (destination.0, destination.1), size)?;
     if !destination.0.mapping().is_writable() {
         return Err(Error::ACCESS);
     }
-    Ok(Piece {
+    Ok(ends.map(|(src, dst)| Piece {
         src,
         dst,
         len: size,
-    })
+    }))
 }
 
 fn ended(state: State) -> Result<()> {

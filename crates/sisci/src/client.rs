@@ -213,7 +213,8 @@ impl Client {
             None => {
                 let (to, owner) = to.whole()?;
                 let descriptor = causeway_dma::Descriptor {
-                    src: memory,
+                    // Of another map of the same memory.
+                    src: to.alias(&from, 0, size).unwrap_or(memory),
                     dst: to.at(0, size)?,
                     len: size,
                 };

@@ -8,7 +8,8 @@ use crate::map::Map;
 use crate::memory::portions;
 use crate::stores::drain;
 
-/// Bytes that are on their way from one host to another, where both ends are elsewhere.
+/// Bytes that are on their way from one map to another, where both ends are elsewhere, or parts of
+/// one memory that no map has both of.
 const PORTION: usize = 256 << 10;
 
 /// Copies between the program's memory and a map. It fails where one of both is gone; with `check`
@@ -69,22 +70,49 @@ pub fn between(
     len: usize,
     check: bool,
 ) -> Result<()> {
-    let source = from.mapping().at(from_offset, len)?;
-    let target = to.mapping().at(to_offset, len)?;
+    let ends = from.ends(from_offset, (to, to_offset), len)?;
     if !to.mapping().is_writable() {
         return Err(Error::ACCESS);
     }
     if check && !(from.is_alive() && to.is_alive()) {
         return Err(Error::TRANSFER_FAILED);
     }
-    if from.window().is_none() {
-        // SAFETY: in the source map, which the caller has.
-        return unsafe { copy(source, to, to_offset, len, Direction::Write, check) };
+    match (ends, from.window(), to.window()) {
+        // SAFETY: in one of the maps, which the caller has.
+        (Some((source, target)), None, None) => unsafe { move_bytes(source, target, len)? },
+        (Some((source, _)), None, Some(_)) => {
+            // SAFETY: in the source map, which the caller has.
+            return unsafe { copy(source, to, to_offset, len, Direction::Write, check) };
+        }
+        (Some((_, target)), Some(_), None) => {
+            // SAFETY: in the map that is copied to, which the caller has.
+            return unsafe { copy(target, from, from_offset, len, Direction::Read, check) };
+        }
+        _ => return by_portions((from, from_offset), (to, to_offset), len, check),
     }
-    if to.window().is_none() {
-        // SAFETY: in the map that is copied to, which the caller has.
-        return unsafe { copy(target, from, from_offset, len, Direction::Read, check) };
+    store_barrier();
+    if check && !(from.is_alive() && to.is_alive()) {
+        return Err(Error::TRANSFER_FAILED);
     }
+    Ok(())
+}
+
+/// Copies bytes of this host.
+///
+/// # Safety
+/// Both are valid for `len` bytes, as far as they are mapped. They may overlap.
+unsafe fn move_bytes(source: *mut u8, target: *mut u8, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise; other processes may write there.
+    unsafe { causeway_dma::copy(source, target, len) }.map_err(|_| Error::TRANSFER_FAILED)
+}
+
+/// Copies between maps by memory that is neither's.
+fn by_portions(
+    (from, from_offset): (&Map, usize),
+    (to, to_offset): (&Map, usize),
+    len: usize,
+    check: bool,
+) -> Result<()> {
     let mut portion = vec![0; PORTION.min(len)];
     let memory = portion.as_mut_ptr();
     let up = from.moves_up(from_offset, (to, to_offset), len);

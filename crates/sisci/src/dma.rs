@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::library::Library;
 use crate::link::Direction;
+use crate::memory::portions;
 use crate::remote_queue::{self, RemoteQueue, worse};
 use crate::sequence::Owner;
 use crate::uses::{Held, Uses};
@@ -395,11 +396,12 @@ fn transfer(pieces: Vec<Piece>, stop: &AtomicBool) -> Result<()> {
 }
 
 fn copy(descriptor: &causeway_dma::Descriptor, stop: &AtomicBool) -> Result<()> {
-    for at in (0..descriptor.len).step_by(PORTION) {
+    let distance = descriptor.dst.addr().wrapping_sub(descriptor.src.addr());
+    let up = distance > 0 && distance < descriptor.len;
+    for (at, count) in portions(descriptor.len, PORTION, up) {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::CANCELLED);
         }
-        let count = PORTION.min(descriptor.len - at);
         let (from, to) = (
             descriptor.src.wrapping_add(at),
             descriptor.dst.wrapping_add(at),

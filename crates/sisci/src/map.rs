@@ -141,16 +141,47 @@ impl Map {
     }
 
     /// Whether a copy from here to another map would cover what it has yet to copy, if it began at
-    /// its beginning. Asked of maps that only the library can access.
+    /// its beginning.
     pub(crate) fn moves_up(
         &self,
         offset: usize,
         (to, to_offset): (&Map, usize),
         len: usize,
     ) -> bool {
-        let ways = self.window().zip(to.window());
         let (from, up) = (self.offset + offset, to.offset + to_offset);
-        ways.is_some_and(|(one, other)| one.is(other)) && up > from && up - from < len
+        let distance = match (self.window(), to.window()) {
+            (Some(one), Some(other)) => one.is(other).then(|| up as i64 - from as i64),
+            _ => self.mapping.distance(offset, (&to.mapping, to_offset)),
+        };
+        distance.is_some_and(|distance| distance > 0 && (distance as u64) < len as u64)
+    }
+
+    /// Source and destination of a copy to another map, both of this host, by whose addresses it
+    /// shows how they overlap. `None` if there are no such: the maps are parts of one memory, and
+    /// neither has both ranges.
+    ///
+    /// # Errors
+    /// `OUT_OF_RANGE`
+    pub(crate) fn ends(
+        &self,
+        offset: usize,
+        (to, to_offset): (&Map, usize),
+        len: usize,
+    ) -> Result<Option<(*mut u8, *mut u8)>> {
+        let (one, other) = (&self.mapping, &to.mapping);
+        let (source, target) = (one.at(offset, len)?, other.at(to_offset, len)?);
+        let distance = one.distance(offset, (other, to_offset));
+        if distance.is_none_or(|distance| distance.unsigned_abs() >= len as u64) {
+            return Ok(Some((source, target)));
+        }
+        let of_target = other.alias(one, offset, len).map(|source| (source, target));
+        let of_source = || match one.is_writable() {
+            true => one
+                .alias(other, to_offset, len)
+                .map(|target| (source, target)),
+            false => None,
+        };
+        Ok(of_target.or_else(of_source))
     }
 
     /// Whether the owner of the memory is there.

@@ -22,8 +22,19 @@ pub struct Mapping {
     start: usize,
     len: usize,
     writable: bool,
+    /// The memory behind it, if that is a file.
+    behind: Option<Behind>,
     /// The process that unmaps it.
     pid: u32,
+}
+
+/// The memory behind a mapping. Another mapping of it has other addresses.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    device: u64,
+    inode: u64,
+    /// Where in the file the first byte is that was asked for.
+    start: u64,
 }
 
 /// No process has this number.
@@ -55,9 +66,15 @@ impl Mapping {
         prot.set(ProtFlags::WRITE, !place.read_only);
         let from = place.base + (place.offset - place.offset % PAGE) as u64;
         // SAFETY: a new mapping, which replaces none.
-        Mapping::made(place, MapFlags::SHARED, |address, span, flags| unsafe {
+        let mut mapping = Mapping::made(place, MapFlags::SHARED, |address, span, flags| unsafe {
             rustix::mm::mmap(address, span, prot, flags, fd, from)
-        })
+        })?;
+        mapping.behind = rustix::fs::fstat(fd).ok().map(|stat| Behind {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            start: place.base + place.offset as u64,
+        });
+        Ok(mapping)
     }
 
     /// What `map` maps, which is given address, bytes and flags.
@@ -86,6 +103,7 @@ impl Mapping {
             start: base + inside,
             len: place.len,
             writable: !place.read_only,
+            behind: None,
             pid: std::process::id(),
         };
         if place.address != 0 && base != place.address {
@@ -125,6 +143,7 @@ impl Mapping {
             start: base + inside,
             len: place.len,
             writable: !place.read_only,
+            behind: None,
             pid: NOBODY,
         }
     }
@@ -166,6 +185,22 @@ impl Mapping {
         } else {
             Err(Error::OUT_OF_RANGE)
         }
+    }
+
+    /// By how much a byte of another mapping lies behind one of this, in memory that both map;
+    /// `None` if that is not the same.
+    pub fn distance(&self, offset: usize, (to, to_offset): (&Mapping, usize)) -> Option<i64> {
+        let (one, other) = (self.behind?, to.behind?);
+        let same = (one.device, one.inode) == (other.device, other.inode);
+        let (one, other) = (one.start + offset as u64, other.start + to_offset as u64);
+        same.then(|| other.wrapping_sub(one) as i64)
+    }
+
+    /// The address here of a range of another mapping, if both are of the same memory and this has
+    /// all of it. Copies tell by addresses whether ranges overlap: both are to be of one mapping.
+    pub fn alias(&self, other: &Mapping, offset: usize, len: usize) -> Option<*mut u8> {
+        let at = self.distance(0, (other, offset))?;
+        self.at(usize::try_from(at).ok()?, len).ok()
     }
 }
 
@@ -243,6 +278,29 @@ mod tests {
             assert_eq!(one.at(len, 1), Err(Error::OUT_OF_RANGE));
             assert_eq!(one.at(usize::MAX, 2), Err(Error::OUT_OF_RANGE));
         }
+    }
+
+    #[test]
+    fn one_memory_is_known_by_all_its_mappings() {
+        let file = Segment::create("t", 4 * PAGE).unwrap();
+        let other = Segment::create("t", 4 * PAGE).unwrap();
+        let whole = Mapping::new(file.fd(), place(0, 4 * PAGE)).unwrap();
+        let part = Mapping::new(file.fd(), place(PAGE + 100, PAGE)).unwrap();
+        let apart = Mapping::new(other.fd(), place(0, 4 * PAGE)).unwrap();
+        assert_eq!(whole.distance(200, (&part, 7)), Some(PAGE as i64 - 93));
+        assert_eq!(part.distance(7, (&whole, 200)), Some(93 - PAGE as i64));
+        assert_eq!(whole.distance(0, (&apart, 0)), None);
+        let own = whole.alias(&part, 7, PAGE - 7);
+        assert_eq!(own, Some(whole.as_ptr().wrapping_add(PAGE + 107)));
+        assert_eq!(
+            part.alias(&whole, PAGE + 107, 1).unwrap(),
+            part.as_ptr().wrapping_add(7)
+        );
+        assert_eq!(part.alias(&whole, PAGE + 107, PAGE), None, "not all of it");
+        assert_eq!(part.alias(&whole, PAGE, 1), None, "before it");
+        assert_eq!(whole.alias(&apart, 0, 1), None);
+        let memory = Mapping::anonymous(PAGE).unwrap();
+        assert_eq!(memory.alias(&memory, 0, 1), None, "of no file");
     }
 
     #[test]

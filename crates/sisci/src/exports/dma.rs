@@ -102,6 +102,12 @@ impl Remote {
             }
             RemoteMemory::Here(mapping) => {
                 let remote = mapping.at(offset, size)?;
+                // Of another map of the same memory.
+                let alias = keep.and_then(|keep| {
+                    let at = local.addr().wrapping_sub(keep.as_ptr().addr());
+                    mapping.alias(keep, at, size)
+                });
+                let local = alias.unwrap_or(local);
                 hold.push(mapping.clone());
                 let (src, dst) = match reads {
                     true => (remote, local),
