@@ -89,8 +89,8 @@ impl Network {
         }
     }
 
-    /// Whether an address is one of these. Those of IPv4 are in no network of IPv6: who writes `::/0`
-    /// does not mean them.
+    /// Whether an address is one of these. Those of IPv4 are in no network of IPv6: who writes
+    /// `::/0` does not mean them.
     fn holds(&self, address: u128) -> bool {
         let is_mapped = Ipv6Addr::from_bits(address).to_ipv4_mapped().is_some();
         address & self.mask() == self.bits && (self.length >= MAPPED_BITS || !is_mapped)
