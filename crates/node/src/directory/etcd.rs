@@ -290,12 +290,8 @@ impl Etcd {
                     plain(why)
                 )));
             }
-            if result["canceled"] == true {
-                return Ok(Watched::Compacted);
-            }
-            let revision = int(&result["header"]["revision"]);
-            if result["created"] == true && revision.is_some_and(|now| now < from - 1) {
-                return Ok(Watched::Behind);
+            if let Some(why) = is_to_list(result, from) {
+                return Ok(why);
             }
             let events = result["events"].as_array().map_or(&[][..], Vec::as_slice);
             let changes = events.iter().map(|event| changed(event, prefix));
@@ -426,6 +422,16 @@ impl Etcd {
     pub fn patience(&self) -> Duration {
         self.patience
     }
+}
+
+/// Why a watch from this revision on is of no use, if it says so.
+fn is_to_list(result: &Value, from: i64) -> Option<Watched> {
+    if result["canceled"] == true {
+        return Some(Watched::Compacted);
+    }
+    let revision = int(&result["header"]["revision"]);
+    let is_behind = result["created"] == true && revision.is_some_and(|now| now < from - 1);
+    is_behind.then_some(Watched::Behind)
 }
 
 /// What must hold, in JSON.
