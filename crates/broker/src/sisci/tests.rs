@@ -535,6 +535,34 @@ fn what_the_broker_before_knew_is_absent_until_its_owner_is_back_or_given_up() {
         .tables
         .claims
         .enter(claims::Key::number(bell), 0, owner);
+    let end = world.tables.next_expiry().unwrap();
+    world.tables.claims.expire(end);
+    let mut context = Context {
+        members: &mut world.members,
+        outbox: &mut world.outbox,
+    };
+    let request = ConnectSegmentRequest {
+        node: 12,
+        id: 1,
+        group: false,
+        wait: false,
+    };
+    let made = world.tables.connect_segment(caller, &request, &mut context);
+    assert_eq!(made.map(|made| made.ready), Err(Errno::HOSTUNREACH));
+}
+
+#[test]
+fn waits_for_owners_have_a_limit_and_end_with_the_time_for_coming_back() {
+    let made = tempfile::tempdir().unwrap();
+    let mut world = World::new();
+    let tenants = [world.tenant.clone()];
+    let [caller] = sessions(&mut world);
+    let mut before = Claims::load(made.path(), &tenants);
+    let claim = claims::Key::place(0, Place::Node(12, 1));
+    before.enter(claim, 70, claims::Owner::ANYBODY);
+    // As if it were killed.
+    std::mem::forget(before);
+    world.tables.claims = Claims::load(made.path(), &tenants);
     let wanted = |ticket| AwaitReturnRequest {
         ticket,
         kind: AbsentKind::Segment,
@@ -559,12 +587,4 @@ fn what_the_broker_before_knew_is_absent_until_its_owner_is_back_or_given_up() {
     assert!(world.tables.returns.is_empty());
     let late = world.tables.await_return(caller, &wanted(0));
     assert_eq!(late, Ok(true), "nobody is waited for any more");
-    let request = ConnectSegmentRequest {
-        node: 12,
-        id: 1,
-        group: false,
-        wait: false,
-    };
-    let made = world.tables.connect_segment(caller, &request, &mut context);
-    assert_eq!(made.map(|made| made.ready), Err(Errno::HOSTUNREACH));
 }
