@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use causeway_fabric::services::sisci::CellChange;
+use causeway_fabric::services::sisci::{CellChange, DropCellRequest, SisciStub};
 use causeway_fabric::sisci::{Cell, Event, Sisci};
 use causeway_shm::layout::INTERRUPT_BYTES;
 use causeway_shm::{Doorbell, Interrupt, Segment, Trigger, TriggerError};
@@ -83,6 +83,34 @@ fn a_cell_leads_from_one_process_to_the_other() {
     assert_eq!(events(&a), [removed(interrupt, &own)]);
     a.remove_interrupt(interrupt, false).unwrap();
     refused(a.take_cells(interrupt, true), Errno::BADF);
+}
+
+#[test]
+fn a_cell_that_one_end_gives_up_is_lost_to_the_other() {
+    let host = host();
+    let (a, b, other) = (process(&host, 4), process(&host, 8), process(&host, 8));
+    let interrupt = a.create_interrupt(Some(9), false, false).unwrap().interrupt;
+    let drop_cell = |session: &Sisci, cell| {
+        let dropped = session
+            .session()
+            .call(|control, _| SisciStub(control).drop_cell(&DropCellRequest { cell }, &[]));
+        dropped.map(drop)
+    };
+    // The owner, and the one that triggers.
+    for owner_drops in [true, false] {
+        let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
+        let theirs = take(&b, connection, false);
+        let own = take(&a, interrupt, true);
+        events(&a);
+        refused(drop_cell(&other, own.name), Errno::BADF);
+        drop_cell(if owner_drops { &a } else { &b }, own.name).unwrap();
+        assert_eq!(events(&a), [removed(interrupt, &own)]);
+        assert_eq!(events(&b), [lost(connection, &theirs)]);
+        refused(drop_cell(&a, own.name), Errno::BADF);
+        b.disconnect_interrupt(connection).unwrap();
+        assert!(events_so_far(&a).is_empty());
+    }
+    a.remove_interrupt(interrupt, false).unwrap();
 }
 
 #[test]

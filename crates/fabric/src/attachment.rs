@@ -14,12 +14,13 @@ use rustix::io::Errno;
 
 use crate::classes::Classes;
 use crate::connections::Connections;
-use crate::control::{Control, Event};
+use crate::control::{Control, Event, LateReply};
 use crate::error::{Error, Result};
 use crate::fds::own_pid_namespace;
 use crate::introduction::{Introduction, introduce};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::news::{EndpointLimits, sort_events};
+use crate::remoting::Call;
 use crate::remoting::decode_body;
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
@@ -352,7 +353,7 @@ impl Attachment {
         let Some(control) = state.control.as_mut() else {
             return;
         };
-        give_back(control);
+        give_back_late(control);
         let news = sort_events(control);
         let gone = control.is_gone();
         state.absorb_stale(news.stale);
@@ -507,16 +508,22 @@ impl State {
 }
 
 /// Gives back the segments that came after who wanted them had stopped waiting.
-fn give_back(control: &mut Control) {
+fn give_back_late(control: &mut Control) {
     for late in control.take_late() {
-        if (late.service, late.method) == (SERVICE, "create_segment")
-            && let Ok(SegmentReply { segment }) = decode_body(&late.body)
-        {
-            let request = SegmentRequest { segment };
+        if late.service == SERVICE {
             // Without a broker nobody keeps it.
-            let _ = BrokerStub(&mut control.one_way()).destroy_segment(&request, &[]);
+            let _ = give_back(&mut control.one_way(), &late);
         }
     }
+}
+
+/// Gives back what a call got whose caller has it not.
+pub(crate) fn give_back<C: Call>(broker: &mut C, late: &LateReply) -> Result<()> {
+    if late.method == "create_segment" {
+        let SegmentReply { segment } = decode_body(&late.body)?;
+        BrokerStub(broker).destroy_segment(&SegmentRequest { segment }, &[])?;
+    }
+    Ok(())
 }
 
 pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {

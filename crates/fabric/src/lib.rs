@@ -36,6 +36,7 @@ mod reserve;
 mod segments;
 mod slots;
 mod stream;
+mod take_back;
 mod unsecured;
 mod wakeup;
 
@@ -76,3 +77,4 @@ pub use reserve::Reserve;
 pub use runtime::{Address, runtime_dir};
 pub use services::WirePref;
 pub use stream::{First, Stream};
+pub use take_back::take_back;

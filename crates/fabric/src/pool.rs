@@ -7,6 +7,8 @@ mod late;
 mod registry;
 mod waits;
 
+pub(crate) use late::give_back;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use causeway_shm::{Life, LifeTable};

@@ -25,6 +25,7 @@ pub use registry::Event;
 pub use segments::{Connection, Grant, LocalSegment};
 
 use registry::Registry;
+pub(crate) use registry::give_back;
 pub(crate) use registry::{is_address_here, nodes_here};
 
 use crate::error::{Error, Result};

@@ -446,7 +446,11 @@ impl RemoteSegment {
                     Ok(fresh) => (fresh, Error::OK),
                     // The segment went in between.
                     Err(Error::ILLEGAL_PARAMETER) => (State::Failed, Error::CONNECTION_REFUSED),
-                    Err(error) => (State::Failed, error),
+                    Err(error) => {
+                        // Its owner would be told of a connection that nobody has.
+                        self.via.disconnect(self.number);
+                        (State::Failed, error)
+                    }
                 };
                 *state = fresh;
                 drop(state);

@@ -17,9 +17,9 @@ use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     AttachSegmentRequest, AwaitReturnRequest, ConnectInterruptRequest, ConnectSegmentReply,
     ConnectSegmentRequest, ConnectionHandle, CreateInterruptRequest, CreateSegmentRequest,
-    GrantReply, InterruptReply, ItemCursor, ItemPage, JoinReply, JoinRequest, LendCellRequest,
-    LocalSegmentReply, MappedRequest, NODE_DEFAULT, NodeInfo, NodeRequest, RegisterRequest,
-    RemoveRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    DropCellRequest, GrantReply, InterruptReply, ItemCursor, ItemPage, JoinReply, JoinRequest,
+    LendCellRequest, LocalSegmentReply, MappedRequest, NODE_DEFAULT, NodeInfo, NodeRequest,
+    RegisterRequest, RemoveRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
     RestoreInterruptRequest, RestoreSegmentRequest, RestoredReply, SegmentHandle, SisciService,
     TakeCellReply, TakeCellRequest, UnavailableRequest,
 };
@@ -454,6 +454,16 @@ impl SisciService for Client<'_> {
     ) -> Result<Answer<bool>, Errno> {
         let session = self.caller.session;
         Ok(self.tables.await_return(session, &request)?.into())
+    }
+
+    fn drop_cell(
+        &mut self,
+        request: DropCellRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        self.tables.drop_cell(session, request.cell, context)?;
+        Ok(().into())
     }
 
     fn lend_cell(

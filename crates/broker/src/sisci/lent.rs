@@ -57,6 +57,29 @@ impl Tables {
         Ok(())
     }
 
+    /// A session gives up a cell that it was given: the other end would trigger it for nothing, or
+    /// wait for nothing.
+    pub(super) fn drop_cell(
+        &mut self,
+        session: SessionId,
+        name: u64,
+        context: &mut Context<'_>,
+    ) -> Result<(), Errno> {
+        let cell = self.cells.get(&name).ok_or(Errno::BADF)?;
+        let ends = [(cell.owner, true), (cell.trigger, false)];
+        let is_own = |end: &Option<End>| end.is_some_and(|(whose, _)| whose == session);
+        if !ends.iter().any(|(end, _)| is_own(end)) {
+            return Err(Errno::BADF);
+        }
+        self.cells.remove(&name);
+        for (end, local) in ends {
+            if let Some(end) = end {
+                self.lose_cell(end, local, name, context);
+            }
+        }
+        Ok(())
+    }
+
     /// Gives an owner that is back a cell that a connection has lent, if no other joins the two.
     /// Whether it did.
     pub(super) fn hand_over(

@@ -28,8 +28,10 @@ use crate::guest_tables::may_show;
 use crate::ids::VmId;
 
 mod detach_grace;
+mod refused;
 
 pub use detach_grace::DETACH_GRACE;
+use refused::refuse;
 
 /// Most sessions of a VM.
 pub const SESSIONS_MAX: usize = 256;
@@ -486,10 +488,13 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             Err(Errno::AGAIN) => return None,
             Ok(Received::Message(header, body, fds)) => match self.grant(fds) {
                 Ok(grants) => (grants, header.encode(&body)),
-                Err(errno) => (Vec::new(), refusal(header, errno)),
+                Err(errno) => {
+                    let socket = self.sessions.get(&session)?;
+                    (Vec::new(), refuse(socket, (header, &body), errno))
+                }
             },
-            Ok(Received::Incomplete(header, _)) if header.kind == Kind::Reply => {
-                (Vec::new(), refusal(header, Errno::MFILE))
+            Ok(Received::Incomplete(header, body)) if header.kind == Kind::Reply => {
+                (Vec::new(), refuse(socket, (header, &body), Errno::MFILE))
             }
             _ => {
                 self.sessions.remove(&session);
@@ -573,21 +578,6 @@ impl Object {
             Object::Segment { fd, .. } | Object::Own(fd) | Object::Bell(fd) => fd.as_fd(),
         }
     }
-}
-
-/// The message that a guest gets in the place of one whose descriptors it can't have.
-fn refusal(header: Header, errno: Errno) -> Vec<u8> {
-    tracing::warn!(%errno, "a guest cannot be given what the broker granted");
-    let status = match header.kind {
-        Kind::Reply => errno.raw_os_error(),
-        _ => 0,
-    };
-    let header = Header {
-        status,
-        fds: 0,
-        ..header
-    };
-    header.encode(&[])
 }
 
 impl<Q, A> AsRawFd for Guest<Q, A> {

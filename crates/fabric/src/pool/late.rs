@@ -8,6 +8,11 @@ use crate::services::pool::{
     AllocateReply, BlockRequest, OpenRequest, PoolReply, PoolRequest, PoolStub,
 };
 
+/// Gives back what a call got whose caller has it not, nor anything else that is known of.
+pub(crate) fn give_back<C: Call>(broker: &mut C, late: &LateReply) -> Result<()> {
+    Registry::default().return_to(&mut PoolStub(broker), late)
+}
+
 impl Registry {
     /// Tells the broker that what a call got is not wanted any more. A block that was adopted stays
     /// this session's: to free it would destroy what it holds, and it is given up when the session

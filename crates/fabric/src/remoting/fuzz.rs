@@ -177,6 +177,7 @@ fn sisci_bodies(bytes: &[u8]) {
     one_body::<sisci::CellEvent>(bytes);
     one_body::<sisci::AwaitReturnRequest>(bytes);
     one_body::<sisci::ReturnEvent>(bytes);
+    one_body::<sisci::DropCellRequest>(bytes);
     one_body::<Vec<sisci::NodeInfo>>(bytes);
     one_body::<node::OpenRequest>(bytes);
     one_body::<node::OpenReply>(bytes);

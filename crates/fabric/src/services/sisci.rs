@@ -317,6 +317,12 @@ message! {
         cell: u64,
     }
 
+    /// Gives up a cell.
+    pub struct DropCellRequest {
+        /// The cell.
+        cell: u64,
+    }
+
     /// Asks to be told when an owner for which a request was refused (`EAGAIN`) is back, or given
     /// up.
     pub struct AwaitReturnRequest {
@@ -490,6 +496,9 @@ service! {
         /// nothing to wait for: then nothing will be told. `EMFILE` for too many waits; each ends
         /// with the time in which owners may come back, if not before.
         28 => await_return(AwaitReturnRequest; fds 0..=0) -> bool;
+        /// Gives up a cell of the caller's that was given, and whose descriptors have not arrived:
+        /// it is removed at both ends.
+        29 => drop_cell(DropCellRequest; fds 0..=0) -> ();
         /// What the configuration says of the cluster and of the caller's tenant.
         40 => cluster((); fds 0..=0) -> ClusterReply;
         /// Proves the tenant's key, for the process or the daemon that the caller is: `ENOKEY` if

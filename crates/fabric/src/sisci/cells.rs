@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use causeway_shm::Life;
 
 use super::Sisci;
-use super::registry::{Event, Registry};
+use super::registry::{Event, Registry, give_back};
 use crate::control::LateReply;
 use crate::error::{Error, Result};
 use crate::guest;
-use crate::remoting::{Malformed, decode_body};
+use crate::remoting::{Call, Malformed, decode_body};
 use crate::services::sisci::{CellChange, SisciStub, TakeCellReply, TakeCellRequest};
 
 /// Most cells that one call takes: a broker that has more is not believed.
@@ -114,10 +114,19 @@ impl Registry {
     }
 
     /// Keeps a cell that came after its call had timed out, for the next call, and tells of it: the
-    /// broker gives each once.
-    pub(super) fn keep_cell(&mut self, late: LateReply, is_in_guest: bool) -> Result<()> {
+    /// broker gives each once. One whose descriptors were lost is given up, so that the other end
+    /// hears of it: what is triggered by it would reach nobody.
+    pub(super) fn keep_cell<C: Call>(
+        &mut self,
+        broker: &mut C,
+        late: LateReply,
+        is_in_guest: bool,
+    ) -> Result<()> {
         let of: TakeCellRequest = decode_body(&late.request)?;
         let reply: TakeCellReply = decode_body(&late.body)?;
+        if late.fds.is_empty() {
+            return give_back(broker, &late);
+        }
         if self.late_cells(&of).is_none() {
             // Whom it was for has gone.
             return Ok(());
@@ -151,9 +160,12 @@ mod tests {
     use super::*;
     use crate::remoting::encode_body;
     use crate::services::session::LifeBody;
-    use crate::services::sisci::{CellEvent, ConnectInterruptRequest, InterruptReply};
+    use crate::services::sisci::{
+        CellEvent, ConnectInterruptRequest, DropCellRequest, InterruptReply,
+    };
     use crate::session::Registry as _;
     use crate::sisci::registry::{KeptInterrupt, KeptInterruptConnection};
+    use crate::test_calls::Calls;
 
     fn file() -> OwnedFd {
         use rustix::fs::{MemfdFlags, memfd_create};
@@ -180,6 +192,32 @@ mod tests {
         }
     }
 
+    /// Has a late cell kept, by a broker of which nothing is asked for that.
+    fn keep(registry: &mut Registry, late: LateReply) -> Result<()> {
+        let mut calls = Calls::default();
+        let kept = registry.keep_cell(&mut calls, late, false);
+        assert!(calls.0.is_empty());
+        kept
+    }
+
+    #[test]
+    fn a_cell_that_has_lost_its_descriptors_is_given_up() {
+        for local in [true, false] {
+            let mut registry = Registry::default();
+            let kept = KeptInterrupt::new(InterruptReply::default(), false, false);
+            registry.interrupts.insert(5, kept);
+            let kept = KeptInterruptConnection::new(ConnectInterruptRequest::default());
+            registry.interrupt_connections.insert(5, kept);
+            let mut robbed = late(5, local, Some(9));
+            robbed.fds.clear();
+            let mut calls = Calls::default();
+            registry.keep_cell(&mut calls, robbed, false).unwrap();
+            let given_up = encode_body(&DropCellRequest { cell: 9 });
+            assert_eq!(calls.0, [("drop_cell", given_up)]);
+            assert!(!registry.has_news());
+        }
+    }
+
     #[test]
     fn a_cell_that_comes_too_late_is_there_for_the_next_call() {
         let mut registry = Registry::default();
@@ -188,9 +226,9 @@ mod tests {
         let kept = KeptInterruptConnection::new(ConnectInterruptRequest::default());
         registry.interrupt_connections.insert(5, kept);
         for local in [true, false] {
-            registry.keep_cell(late(5, local, None), false).unwrap();
+            keep(&mut registry, late(5, local, None)).unwrap();
             assert!(!registry.has_news());
-            registry.keep_cell(late(5, local, Some(9)), false).unwrap();
+            keep(&mut registry, late(5, local, Some(9))).unwrap();
             let (change, cell) = (CellChange::Added, 9);
             let told = match local {
                 true => Event::Interrupt {
@@ -211,7 +249,7 @@ mod tests {
             assert!(registry.late_cells(&of).unwrap().is_empty());
         }
         // One that has been removed by then is not.
-        registry.keep_cell(late(5, true, Some(10)), false).unwrap();
+        keep(&mut registry, late(5, true, Some(10))).unwrap();
         registry.note_cell(&CellEvent {
             handle: 5,
             local: true,
@@ -227,13 +265,13 @@ mod tests {
     #[test]
     fn a_cell_for_what_has_gone_is_dropped() {
         let mut registry = Registry::default();
-        registry.keep_cell(late(5, true, Some(9)), false).unwrap();
-        registry.keep_cell(late(5, false, Some(9)), false).unwrap();
+        keep(&mut registry, late(5, true, Some(9))).unwrap();
+        keep(&mut registry, late(5, false, Some(9))).unwrap();
         assert!(!registry.has_news());
         let mut few = late(5, true, Some(9));
         few.fds.pop();
         let kept = KeptInterrupt::new(InterruptReply::default(), false, false);
         registry.interrupts.insert(5, kept);
-        assert!(registry.keep_cell(few, false).is_err() && !registry.has_news());
+        assert!(keep(&mut registry, few).is_err() && !registry.has_news());
     }
 }

@@ -13,11 +13,11 @@ use crate::remoting::{Call, Malformed, decode_body};
 use crate::services::session::LifeBody;
 use crate::services::sisci::{
     Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentReply,
-    ConnectSegmentRequest, ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, EVENT_RETURN,
-    GrantReply, InterruptReply, JoinRequest, LendCellRequest, LocalChange, LocalEvent,
-    LocalSegmentReply, MappedRequest, NodeInfo, RemoteChange, RemoteEvent, RemoveRequest,
-    RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoreInterruptRequest,
-    RestoreSegmentRequest, ReturnEvent, SERVICE, SisciStub,
+    ConnectSegmentRequest, ConnectionHandle, DropCellRequest, EVENT_CELL, EVENT_LOCAL,
+    EVENT_REMOTE, EVENT_RETURN, GrantReply, InterruptReply, JoinRequest, LendCellRequest,
+    LocalChange, LocalEvent, LocalSegmentReply, MappedRequest, NodeInfo, RemoteChange, RemoteEvent,
+    RemoveRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    RestoreInterruptRequest, RestoreSegmentRequest, ReturnEvent, SERVICE, SisciStub, TakeCellReply,
 };
 use crate::session;
 
@@ -482,8 +482,11 @@ impl session::Registry for Registry {
         }
         // A body that means nothing names nothing; and without a broker nothing is kept.
         let _ = match late.method {
-            "take_cell" => self.keep_cell(late, broker.is_in_guest()),
-            _ => give_back(&mut SisciStub(&mut broker.one_way()), &late),
+            "take_cell" => {
+                let is_in_guest = broker.is_in_guest();
+                self.keep_cell(&mut broker.one_way(), late, is_in_guest)
+            }
+            _ => give_back(&mut broker.one_way(), &late),
         };
     }
 
@@ -500,7 +503,8 @@ impl session::Registry for Registry {
 }
 
 /// Tells the broker that what a call got is not wanted any more.
-fn give_back<C: Call>(broker: &mut SisciStub<'_, C>, late: &LateReply) -> Result<()> {
+pub(crate) fn give_back<C: Call>(broker: &mut C, late: &LateReply) -> Result<()> {
+    let mut broker = SisciStub(broker);
     let remove = |handle| RemoveRequest {
         handle,
         force: true,
@@ -521,6 +525,12 @@ fn give_back<C: Call>(broker: &mut SisciStub<'_, C>, late: &LateReply) -> Result
         "connect_interrupt" => {
             let ConnectSegmentReply { connection, .. } = decode_body(&late.body)?;
             broker.disconnect_interrupt(&ConnectionHandle { connection }, &[])?;
+        }
+        "take_cell" => {
+            let TakeCellReply { cell, .. } = decode_body(&late.body)?;
+            if let Some(cell) = cell {
+                broker.drop_cell(&DropCellRequest { cell }, &[])?;
+            }
         }
         _ => {}
     }
@@ -579,7 +589,7 @@ mod tests {
                 fds: Vec::new(),
             };
             let mut calls = Calls::default();
-            give_back(&mut SisciStub(&mut calls), &late).unwrap();
+            give_back(&mut calls, &late).unwrap();
             assert_eq!(calls.0, [(undone, by.clone())]);
         }
     }
