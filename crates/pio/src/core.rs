@@ -96,8 +96,10 @@ impl Core {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pages> {
+        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: a sync point that was before would take it back.
         self.touched.store(true, Ordering::Release);
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        pages
     }
 
     /// A trapped store, of which byte `at` of the window was not accessible.
@@ -212,10 +214,11 @@ impl Core {
             return;
         }
         let mut pages = self.lock();
-        self.touched.store(false, Ordering::Release);
         pages.sync(&self.backing);
         self.note_closed(&pages);
         self.backing.flush();
+        // Now that it is sent, and under the lock still.
+        self.touched.store(false, Ordering::Release);
     }
 
     /// When accessible pages are to be closed, if there are any.
@@ -243,5 +246,68 @@ impl Core {
             0
         };
         self.deadline.store(deadline, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remote::{Lost, Remote};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// Says when it is to send what was posted, and does so when it is told to.
+    struct Held {
+        asked: Sender<()>,
+        told: Mutex<Receiver<()>>,
+    }
+
+    impl Remote for Held {
+        fn write(&self, _: usize, _: &[u8]) -> Result<(), Lost> {
+            Ok(())
+        }
+
+        fn read(&self, _: usize, _: &mut [u8]) -> Result<(), Lost> {
+            Ok(())
+        }
+
+        fn flush(&self) -> Result<(), Lost> {
+            self.asked.send(()).expect("the test listens");
+            self.told.lock().unwrap().recv().expect("the test tells");
+            Ok(())
+        }
+    }
+
+    fn store(core: &Core) {
+        let stored = core.store_by(0, 8, |bytes| {
+            bytes.fill(1);
+            true
+        });
+        assert!(stored);
+    }
+
+    #[test]
+    fn what_another_thread_has_not_sent_yet_is_to_be_synchronized() {
+        forks::prepare().unwrap();
+        forks::claim(0);
+        let (asked, asks) = channel();
+        let (tell, told) = channel();
+        let told = Mutex::new(told);
+        let memory = Memory::new(std::ptr::null_mut(), PAGE).unwrap();
+        let backing = Backing::new(memory, PAGE, true, Box::new(Held { asked, told }));
+        let core = Core::new(backing, 0, false);
+        store(&core);
+        let touched = std::thread::scope(|scope| {
+            scope.spawn(|| core.sync());
+            asks.recv().unwrap();
+            let touched = core.is_touched();
+            scope.spawn(|| store(&core));
+            tell.send(()).unwrap();
+            touched
+        });
+        assert!(touched, "it was not sent yet");
+        assert!(core.is_touched(), "stored after it");
+        tell.send(()).unwrap();
+        core.sync();
+        assert!(!core.is_touched());
     }
 }
