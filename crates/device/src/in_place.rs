@@ -71,14 +71,15 @@ impl InPlace {
             false => self.is_there_now(),
         };
         let (relaxed, now) = (Ordering::Relaxed, seen(changes, whole));
-        // Another thread may have looked later than this one: what that saw stays. A count of
-        // losses that is too small has somebody look once more.
+        // Another thread may have looked later than this one: what that saw stays, and the count of
+        // losses may be of its look. A count that is too small has somebody look once more.
         let stored = self
             .seen
             .compare_exchange(before, now, Ordering::AcqRel, relaxed);
-        if stored.is_ok() {
-            self.losses.store(losses, Ordering::Relaxed);
+        if stored.is_err() {
+            return self.is_there_now();
         }
+        self.losses.store(losses, Ordering::Relaxed);
         whole
     }
 
@@ -98,5 +99,28 @@ impl InPlace {
             return None;
         }
         self.store.alias(at, len).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_another_thread_has_overtaken_is_not_believed() {
+        let fd = rustix::fs::memfd_create("store", rustix::fs::MemfdFlags::CLOEXEC);
+        let mut page = [0u8; causeway_memory::PAGE];
+        let start = page.as_mut_ptr().addr();
+        // Memory that was never moved, so that it is not in place; another thread has seen that.
+        let in_place = InPlace {
+            store: Arc::new(Store::new(fd.expect("a memfd"), 1)),
+            part: (start, start + page.len()),
+            seen: AtomicU64::new(seen(changes(), false)),
+            losses: AtomicU64::new(losses()),
+        };
+        // And this one had loaded what was seen before.
+        let before = seen(changes().wrapping_sub(1), true);
+        assert!(!in_place.look_again(before));
+        assert!(!in_place.is_whole());
     }
 }
