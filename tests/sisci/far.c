@@ -1,7 +1,8 @@
 /*
  * What works between hosts: a segment and interrupts of a peer, whose node is another host's. The
  * peer runs there (remote.h); with CHECK_DAEMONS the daemon of the peer's host is signalled, whose
- * process id is in the file CHECK_DAEMON_FILE there. With an argument: asks for that node.
+ * process id is in the file CHECK_DAEMON_FILE there. With an argument: asks for that node, or
+ * stores to its segment.
  */
 #define _GNU_SOURCE
 #include "far.h"
@@ -9,10 +10,12 @@
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define NUMBER 31
 #define DATA_NUMBER 32
+#define STORE "store"
 
 static void segments(void)
 {
@@ -446,6 +449,47 @@ static void killed_daemon(void)
 	end(&peer);
 }
 
+/* Another program stores to all of the segment and returns from main, and does nothing else. */
+static void stores_before_the_end(void)
+{
+	static unsigned char bytes[SIZE];
+	sci_remote_segment_t remote;
+	struct peer peer;
+	char node[16];
+	int status;
+	pid_t child;
+
+	begin(&peer, &remote);
+	snprintf(node, sizeof node, "%u", SCIGetRemoteSegmentNodeId(remote));
+	for (unsigned int i = 0; i < SIZE; i++)
+		bytes[i] = pattern(i, 9);
+	child = fork();
+	if (child == 0) {
+		execl("/proc/self/exe", "far", node, STORE, NULL);
+		_exit(EXIT_FAILURE);
+	}
+	EXPECT(waitpid(child, &status, 0) == child && status == 0);
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(bytes, SIZE));
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	end(&peer);
+}
+
+static int store_and_return(unsigned int node)
+{
+	sci_desc_t sd = open_library();
+	sci_remote_segment_t remote;
+	unsigned char *there;
+	sci_error_t error;
+
+	DO(SCIConnectSegment, sd, &remote, node, ID, ADAPTER, NO_CALLBACK, NO_ARG, LONG_MS,
+			NO_FLAGS);
+	map_all(remote, &there);
+	for (unsigned int i = 0; i < SIZE; i++)
+		((volatile unsigned char *)there)[i] = pattern(i, 9);
+	return EXIT_SUCCESS;
+}
+
 /* Asks for a node: how it ended. */
 static int probe(unsigned int node)
 {
@@ -470,6 +514,7 @@ int main(int argc, char *argv[])
 		{"a segment that another host has mapped is not removed", mapped_elsewhere},
 		{"an owner that is killed", death},
 		{"stores to a segment that is lost, beside another", lost_beside_another},
+		{"stores of a program that ends", stores_before_the_end},
 	};
 	static const struct test silent[] = {
 		{"a node that is silent, beside one that is not", beside_a_silent_node},
@@ -483,6 +528,8 @@ int main(int argc, char *argv[])
 		return run_tests(daemon, COUNT(daemon));
 	if (getenv("CHECK_SILENT"))
 		return run_tests(silent, COUNT(silent));
+	if (argc > 2 && strcmp(argv[2], STORE) == 0)
+		return store_and_return((unsigned int)atoi(argv[1]));
 	if (argc > 1)
 		return probe((unsigned int)atoi(argv[1]));
 	return run_tests(plain, COUNT(plain));

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use causeway_fabric::Error as FabricError;
 use causeway_fabric::sisci::Sisci;
@@ -81,11 +82,22 @@ struct Fabric {
 static CURRENT: AtomicPtr<Library> = AtomicPtr::new(std::ptr::null_mut());
 /// How many forks the process is away from the one that loaded the library.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
-static AT_FORK: Once = Once::new();
+static HOOKS: Once = Once::new();
+/// How long a program that ends waits until what it has stored to other hosts' memory is there.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 unsafe extern "C" fn forget_parent() {
     CURRENT.store(std::ptr::null_mut(), Ordering::SeqCst);
     EPOCH.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Runs when the program has returned from `main` or called exit(3). What it has stored to other
+/// hosts' memory arrives, though it has neither unmapped that nor terminated the library. A child
+/// has no library of its parent's.
+extern "C" fn settle_at_exit() {
+    let Ok(library) = Library::get() else { return };
+    causeway_pio::sync();
+    library.peers.settle_until(Instant::now() + EXIT_PATIENCE);
 }
 
 impl Library {
@@ -138,9 +150,11 @@ impl Library {
     /// # Errors
     /// [`Error::SYSTEM`] without descriptors.
     pub fn initialize() -> Result<&'static Library> {
-        // SAFETY: the handler stores to atomics, as any may.
-        AT_FORK.call_once(|| unsafe {
+        // SAFETY: the handler of fork(2) stores to atomics, as any may; both live as long as the
+        // library, which is never unloaded.
+        HOOKS.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(forget_parent));
+            libc::atexit(settle_at_exit);
         });
         causeway_recover::install();
         loop {

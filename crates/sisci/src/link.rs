@@ -320,6 +320,21 @@ impl Link {
         self.wait_for_all_before(&mut active, all)
     }
 
+    /// Waits until all that was posted has arrived, for 100 ms from one acknowledgment to the next,
+    /// and no longer than until then.
+    pub fn settle_until(&self, end: Instant) {
+        let _blocked = Blocked::new();
+        let Some(mut active) = self.active.try_lock_until(end) else {
+            return;
+        };
+        while active.flight.under_way() > 0 {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.complete(&mut active, QUIET.min(left)).is_err() {
+                return;
+            }
+        }
+    }
+
     /// How many faults there were so far, and whether there is one now: a queue pair is missing, or
     /// nothing has been acknowledged lately.
     pub fn begin(&self, there: &Place) -> (u64, Standing) {

@@ -218,6 +218,18 @@ impl Peers {
         Ok((lives, owner))
     }
 
+    /// Waits until what was stored to the nodes' memory has arrived, no longer than until then.
+    pub fn settle_until(&self, end: Instant) {
+        let Some(known) = self.known.try_lock_until(end) else {
+            return;
+        };
+        let peers: Vec<_> = known.peers.values().cloned().collect();
+        drop(known);
+        for peer in peers {
+            peer.link.settle_until(end);
+        }
+    }
+
     /// Ends all connections.
     pub fn clear(&self) {
         let (peers, context) = {
