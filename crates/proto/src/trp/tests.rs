@@ -204,6 +204,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 pub(super) fn established(now: Instant) -> Connection {
+    let mut conn = begun(now);
+    accept(&mut conn, now);
+    conn
+}
+
+/// One that may send, and whose peer is not known yet.
+pub(super) fn begun(now: Instant) -> Connection {
     let config = Config {
         max_datagram: 2000,
         ..Config::new(QPNS[0], QPNS[1], COOKIE, 5)
@@ -214,6 +221,11 @@ pub(super) fn established(now: Instant) -> Connection {
         timeout: 14,
         retry_cnt: 3,
     });
+    conn
+}
+
+/// The peer accepts it.
+pub(super) fn accept(conn: &mut Connection, now: Instant) {
     let hello = Hello {
         accept: true,
         dst_qpn: QPNS[0],
@@ -228,7 +240,6 @@ pub(super) fn established(now: Instant) -> Connection {
     assert_eq!(Packet::Hello(hello).emit(&mut out), Some(80));
     seal(&mut out, crc);
     assert_eq!(conn.on_datagram(now, &out, &mut Naive::default()), Ok(()));
-    conn
 }
 
 fn near(base: u64, off: i8) -> u32 {

@@ -139,10 +139,10 @@ impl Ring {
     /// Owner: says what the peer may do from now on. Where that is less than before, accesses may
     /// be under way: see [`Ring::peer_in_flight`].
     pub fn set_grant(&self, grant: Grant) {
+        // Eviction is for good, also one by another thread at this moment.
+        let change = |found| Some(grant.0 | (found & EVICTED));
         let word = self.own(l::GRANT);
-        // Eviction is for good.
-        let kept = word.load(Ordering::Relaxed) & EVICTED;
-        word.store(grant.0 | kept, Ordering::SeqCst);
+        let _ = word.fetch_update(Ordering::SeqCst, Ordering::Relaxed, change);
         model_fence();
         causeway_fault::point("grant.set");
     }

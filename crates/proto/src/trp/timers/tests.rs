@@ -3,7 +3,7 @@
 
 use causeway_wire::trp::{Body, Common, HEADER_LEN, Packet, seal};
 
-use super::super::tests::{COOKIE, Naive, QPNS, established};
+use super::super::tests::{COOKIE, Naive, QPNS, accept, begun, established};
 use super::super::{Connection, crc};
 use super::*;
 
@@ -69,4 +69,21 @@ fn what_is_lost_is_sent_again_while_the_other_space_goes_on() {
         assert!(waits[0] >= MIN_PROBE, "{waits:?}");
         assert!(waits.last() > waits.first(), "{waits:?}");
     }
+}
+
+#[test]
+fn a_peer_that_has_accepted_and_acknowledged_owes_nothing() {
+    let now = Instant(1_000_000);
+    let mut conn = begun(now);
+    let mut ulp = Naive::default();
+    ulp.acked = [u64::from(u32::MAX - 9), 0];
+    ulp.left[Space::Request as usize] = 1;
+    let mut out = [0; 2000];
+    // Work waits for the peer.
+    assert!(conn.poll_transmit(now, &mut ulp, &mut out).is_some());
+    assert!(conn.silence().is_some());
+    accept(&mut conn, now);
+    while conn.poll_transmit(now, &mut ulp, &mut out).is_some() {}
+    acknowledge(&mut conn, Space::Response, now, &mut ulp);
+    assert_eq!(conn.silence(), None);
 }
