@@ -139,6 +139,8 @@ impl Connection {
                 Refusal::Malformed => DropReason::Malformed(causeway_wire::trp::ParseError::Field),
             })?;
         if known {
+            // Nothing waits for that any more.
+            self.waiting_since = None;
             // One so long ago was no round trip: the peer had no reason to answer before.
             let sample = self.handshake.sample();
             if let Some(sent) = sample.filter(|sent| now.since(*sent) <= MAX_RTO) {
