@@ -22,7 +22,7 @@ pub struct Mapping {
     start: usize,
     len: usize,
     writable: bool,
-    /// The memory behind it, if that is a file.
+    /// The memory behind it, if that is a file, and the file tells one segment from another.
     behind: Option<Behind>,
     /// The process that unmaps it.
     pid: u32,
@@ -69,7 +69,10 @@ impl Mapping {
         let mut mapping = Mapping::made(place, MapFlags::SHARED, |address, span, flags| unsafe {
             rustix::mm::mmap(address, span, prot, flags, fd, from)
         })?;
-        mapping.behind = rustix::fs::fstat(fd).ok().map(|stat| Behind {
+        // In a virtual machine all segments are of the driver's one file.
+        let is_told = !causeway_fabric::guest::is_used();
+        let stat = is_told.then(|| rustix::fs::fstat(fd).ok()).flatten();
+        mapping.behind = stat.map(|stat| Behind {
             device: stat.st_dev,
             inode: stat.st_ino,
             start: place.base + place.offset as u64,
