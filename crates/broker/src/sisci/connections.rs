@@ -318,6 +318,11 @@ impl Tables {
     }
 }
 
+/// Where what a connection leads to may be known: a member of a group has the id of its node, too.
+pub(super) fn places_of(request: &ConnectSegmentRequest) -> [Place; 2] {
+    [waiting_place(request), Place::Group(request.id)]
+}
+
 /// Where a pending connection waits.
 pub(super) fn waiting_place(request: &ConnectSegmentRequest) -> Place {
     if request.group {

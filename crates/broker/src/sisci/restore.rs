@@ -22,7 +22,7 @@ use causeway_shm::layout::PAGE;
 use rustix::io::Errno;
 
 use super::claims::Key;
-use super::connections::waiting_place;
+use super::connections::{places_of, waiting_place};
 use super::interrupts::{Cell, IntKey};
 use super::replicas::memory_bytes;
 use super::segments::{End, MEMORY_NAME, Place, Segment, whole_pages};
@@ -226,8 +226,8 @@ impl Tables {
         }
         let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         // Who acts for another host's process may bring no life table: the owner will, then.
-        let place = Key::place(tenant, waiting_place(&request.request));
-        let awaited = liveness.knows(claim.life) || self.claims.awaits(place, claim.segment);
+        let kept = |place| self.claims.awaits(Key::place(tenant, place), claim.segment);
+        let awaited = liveness.knows(claim.life) || places_of(&claim.request).into_iter().any(kept);
         if claim.segment == 0 || !awaited {
             return Err(Errno::NOENT);
         }

@@ -49,7 +49,12 @@ impl Listener for RemoteSegment {
             life,
         })?;
         if let Some(window) = window {
-            let reply = fetch_by(until, client, self.number)?;
+            let fetched = fetch_by(until, client, self.number);
+            if let Err(causeway_fabric::Error::Refused { .. }) = fetched {
+                // It has not come, and is not to find a connection that is lost here.
+                let _ = client.disconnect_segment(self.number);
+            }
+            let reply = fetched?;
             window.move_to(reply.base, reply.rkey);
             let again = || client.note_mapped(self.number, true);
             self.maps.again(again)?;
