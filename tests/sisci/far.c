@@ -292,11 +292,11 @@ static void lost_beside_another(void)
 		EXPECT(((volatile unsigned char *)gone)[i] == UCHAR_MAX);
 		((volatile unsigned char *)there)[i] = (unsigned char)i;
 		SCIFlush(NULL, NO_FLAGS);
-		EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
 		DO(SCIMemCpy, sequence, &back, other_map, i, 1,
 				SCI_FLAG_BLOCK_READ | SCI_FLAG_ERROR_CHECK);
 		EXPECT(back == i);
 	}
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
 	DO(SCIUnmapSegment, map, NO_FLAGS);
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
 	end(&peer);
