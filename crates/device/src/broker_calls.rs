@@ -10,6 +10,7 @@ use causeway_shm::NO_SEGMENT;
 
 use crate::broker_request::BrokerRequest;
 use crate::direct::Answer;
+use crate::peer_process::PeerProcess;
 use crate::peers::PeerEnd;
 use crate::qp_entry::Link;
 use crate::shared::Shared;
@@ -73,24 +74,35 @@ impl Sharing {
 impl Shared {
     fn fetch_segment(&self, qpn: u32) {
         let wanted = self.engines.lock(qpn).1.wanted_by(qpn);
-        let Some((segment, peer)) = wanted else {
+        let Some((segment, peer, generation)) = wanted else {
             return;
         };
         let answer = match segment {
-            NO_SEGMENT => self.ask_for_process(qpn, &peer),
+            NO_SEGMENT => self.ask_for_process(qpn),
             segment => self.ask_for_segment(qpn, segment, &peer),
         };
-        let granted = matches!(answer, Answer::Granted(_) | Answer::Process(_));
-        // Without the process there may be segments yet.
-        let is_over = segment == NO_SEGMENT && matches!(answer, Answer::Refused);
         causeway_fault::point("fetch.answered");
         let (_, mut state) = self.engines.lock(qpn);
         let Some(mut entry) = state.qp(qpn) else {
             return;
         };
-        entry.wanting = false;
-        entry.patient = granted || (is_over && entry.patient);
-        if let Link::Ring(ring) = &mut entry.link {
+        let entry_now = &mut *entry;
+        // It may have another peer by now, of whom this answer says nothing, and who may have been
+        // asked about.
+        if let Link::Ring(ring) = &mut entry_now.link
+            && ring.generation() == generation
+        {
+            let answer = match answer {
+                Answer::Process(found) => Answer::Process(peer.note_process(found)),
+                answer => answer,
+            };
+            entry_now.wanting = false;
+            entry_now.patient = match &answer {
+                Answer::Granted(_) => true,
+                // With or without the process there may be segments yet.
+                Answer::Process(_) => entry_now.patient,
+                Answer::Refused | Answer::NotNow => false,
+            };
             ring.answer(answer);
         }
         drop(entry);
@@ -112,11 +124,11 @@ impl Shared {
     }
 
     /// Asks for the peer's process, to read its memory where it is.
-    fn ask_for_process(&self, qpn: u32, peer: &PeerEnd) -> Answer {
+    fn ask_for_process(&self, qpn: u32) -> Answer {
         match self.control.peer_process(qpn) {
-            Ok(pidfd) => peer.process(pidfd).map_or(Answer::Refused, Answer::Process),
+            Ok(pidfd) => Answer::Process(PeerProcess::of(&pidfd).map(Arc::new)),
             Err(error) if error.errno() == libc::ENOTCONN => Answer::NotNow,
-            Err(causeway_fabric::Error::Refused { .. }) => Answer::Refused,
+            Err(causeway_fabric::Error::Refused { .. }) => Answer::Process(None),
             Err(_) => Answer::NotNow,
         }
     }
@@ -143,10 +155,11 @@ impl Shared {
 }
 
 impl State {
-    fn wanted_by(&mut self, qpn: u32) -> Option<(u64, Arc<PeerEnd>)> {
+    /// What a queue pair wants of its peer, who that is, and by which ring it is connected.
+    fn wanted_by(&mut self, qpn: u32) -> Option<(u64, Arc<PeerEnd>, u64)> {
         let mut entry = self.qp(qpn)?;
         let (_, ring) = entry.ring()?;
         let (segment, peer) = ring.wanted()?;
-        Some((segment, Arc::clone(peer)))
+        Some((segment, Arc::clone(peer), ring.generation()))
     }
 }

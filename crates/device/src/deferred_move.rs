@@ -22,6 +22,16 @@ const SHORT_PART: u64 = 256;
 /// counts for its bytes.
 const PART: u64 = 8192;
 
+/// What an access of so many bytes to a region counts for.
+pub(crate) fn counts_for(len: u64, bytes: u64) -> u64 {
+    let len = len.max(1);
+    if bytes < PART {
+        len.min(SHORT_COUNTS).max(len / SHORT_PART)
+    } else {
+        bytes
+    }
+}
+
 impl MrWriter<'_> {
     /// A region is to be moved once it is used.
     pub fn await_use(&self, key: u32) {
@@ -53,13 +63,10 @@ impl MrReader {
         };
         let waiting = region.filter(|r| matches!(r.kind, Kind::Memory { place: None }));
         let Some(region) = waiting else { return };
-        let len = (region.len as u64).max(1);
-        let counts = if bytes < PART {
-            len.min(SHORT_COUNTS).max(len / SHORT_PART)
-        } else {
-            bytes
-        };
-        if region.move_threshold.is_over(counts) {
+        if region
+            .move_threshold
+            .is_over(counts_for(region.len as u64, bytes))
+        {
             self.table.want(region.key);
         }
     }

@@ -38,8 +38,9 @@ const REFUSED_MAX: usize = 64;
 pub(crate) enum Answer {
     /// Here it is.
     Granted(Arc<Arena>),
-    /// Here is the peer's process, where that was asked for ([`NO_SEGMENT`]).
-    Process(Arc<PeerProcess>),
+    /// This is the peer's process, where that was asked for ([`NO_SEGMENT`]); `None`: one that is
+    /// not to be read from.
+    Process(Option<Arc<PeerProcess>>),
     /// Not for this queue pair, as long as its peer grants what it does.
     Refused,
     /// It could not be asked, or does not know both ends yet.
@@ -146,8 +147,7 @@ impl Direct {
         };
         match answer {
             Answer::Granted(arena) => _ = self.arenas.insert(segment, arena),
-            Answer::Process(process) => self.in_process.found(process),
-            Answer::Refused if segment == NO_SEGMENT => self.in_process.refuse(),
+            Answer::Process(process) => self.in_process.know(process),
             Answer::Refused => {
                 if self.refused.len() >= REFUSED_MAX {
                     self.refused.clear();
@@ -392,7 +392,8 @@ impl Reach for Reaching<'_> {
         }
         let (entry, _, offset) = self.check(grant.pd(), target, what)?;
         if entry.segment == NO_SEGMENT {
-            let reads = what == Remote::Read && self.reads_in_process(target.len, grant);
+            let region = (entry.key, entry.len);
+            let reads = what == Remote::Read && self.reads_in_process(region, target.len, grant);
             return reads.then_some(0..target.len);
         }
         let end = offset.checked_add(target.len.into())?;

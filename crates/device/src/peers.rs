@@ -72,10 +72,10 @@ impl PeerEnd {
         self.process.get().cloned()
     }
 
-    /// The process that a pidfd of the broker's names.
-    pub fn process(&self, pidfd: OwnedFd) -> Option<Arc<PeerProcess>> {
-        let found = || PeerProcess::of(pidfd, self.mrs.proof()?).map(Arc::new);
-        self.process.get_or_init(found).clone()
+    /// The broker has said which process it is; `None`: one that is not to be read from. Returns
+    /// the one that was known first.
+    pub fn note_process(&self, found: Option<Arc<PeerProcess>>) -> Option<Arc<PeerProcess>> {
+        self.process.get_or_init(|| found).clone()
     }
 
     /// Keeps a ring mapped for a later queue pair.

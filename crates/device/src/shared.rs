@@ -25,7 +25,6 @@ use crate::groups::Groups;
 use crate::known_secrets::KnownSecrets;
 use crate::limits::LIMITS;
 use crate::pds::Pds;
-use crate::peer_process::Identity;
 use crate::peers::{Peers, refused};
 use crate::port_state::News;
 use crate::qps::Numbering;
@@ -55,8 +54,6 @@ pub(crate) struct Shared {
     pub checksums: Checksums,
     /// The program's user wants wires to other hosts secured, whatever the broker says.
     pub wants_secured: bool,
-    /// What peers tell this process by when they read its memory, if they are to.
-    pub identity: Option<Identity>,
     pub doorbell: Doorbell,
     /// Endpoints of peers on this host.
     pub peers: Peers,
@@ -134,7 +131,8 @@ impl Shared {
             doorbell: doorbell.fd(),
         };
         let attachment = Attachment::attach(&options)?;
-        let (directory, identity) = own_table(&attachment)?;
+        let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
+        let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
         let (slot, port) = take_slot(None)?;
         attachment.report_addresses(&own_addresses())?;
         let port = bypass::add_if_wanted(port.with_connected()?);
@@ -163,7 +161,6 @@ impl Shared {
             port_fds,
             checksums,
             wants_secured,
-            identity,
             doorbell,
             peers: Peers::new(failure),
             groups: Groups::default(),
@@ -296,17 +293,6 @@ impl Shared {
             self.ring_own_doorbell();
         }
     }
-}
-
-/// This endpoint's table of memory regions, and what it says that peers tell this process by.
-fn own_table(attachment: &Attachment) -> Result<(MrTable, Option<Identity>), OpenError> {
-    let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
-    let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
-    let identity = Identity::new();
-    if let Some(identity) = &identity {
-        directory.show_proof(identity.proof());
-    }
-    Ok((directory, identity))
 }
 
 /// An inbox; in a virtual machine, in its window.

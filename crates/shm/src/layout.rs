@@ -49,6 +49,12 @@ pub const IN_FLIGHT: usize = if MODEL { 5 * LINE } else { 3 * LINE };
 /// In a side's words, on the line of `IN_FLIGHT`: as `ACK`, always the newest. Read when the side's
 /// process has ended.
 pub const PLACED: usize = IN_FLIGHT + 8;
+/// In a side's words, on the line of `ATTENTION`: where in its process's memory this side has the
+/// ring, if the other side may look there; else 0. Not in models.
+pub const MAPPED_AT: usize = 2 * LINE + 24;
+/// In a side's words, on the line of `IN_FLIGHT`: what this side looks for in the other side's
+/// process. Not in models.
+pub const CHALLENGE: usize = IN_FLIGHT + 16;
 
 /// Bytes of records in one direction of a ring, unless said otherwise. Pages are allocated by the
 /// kernel when first written: a queue pair that sends nothing costs the control page.
@@ -101,13 +107,6 @@ pub const INBOX_LEN: usize = STATS_AT + PAGE;
 pub const MR_TABLE_MAGIC: u64 = u64::from_le_bytes(*b"CWMRTB\0\0");
 /// Version of the table of memory regions.
 pub const MR_TABLE_VERSION: u64 = 3;
-/// In a table of memory regions: where in the owner's memory its proof of identity is; 0 if it has
-/// none.
-pub const PROOF_AT: usize = 16;
-/// In a table of memory regions: the words that are there.
-pub const PROOF: usize = 24;
-/// How many they are.
-pub const PROOF_WORDS: usize = 2;
 /// Memory regions that peers can find in the table, by the index part of their keys. Those beyond
 /// are accessed through the ring.
 pub const MR_TABLE_ENTRIES: usize = if MODEL { 2 } else { 1 << 16 };

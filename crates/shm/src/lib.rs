@@ -50,7 +50,7 @@ pub use final_acks::{FINAL_ACKS_BYTES, FinalAck, FinalAckTable};
 pub use inbox::{Inbox, Slots};
 pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use life::{Life, LifeTable, LifeWriter};
-pub use mr_table::{MrEntry, MrTable, NO_SEGMENT, PeerMrs, Proof, Publication, Stamp};
+pub use mr_table::{MrEntry, MrTable, NO_SEGMENT, PeerMrs, Publication, Stamp};
 pub use notify::{is_looking, leave_word, notify};
 pub use rate_page::{RatePage, SharedLimit};
 pub use ring::{

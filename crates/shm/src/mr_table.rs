@@ -91,17 +91,6 @@ impl MrEntry {
 /// process.
 pub const NO_SEGMENT: u64 = 0;
 
-/// Words at a place in the owner's memory, which no other process has there. Who reads another
-/// process's memory reads them too, in the same system call: a process that has executed another
-/// program since, or that has got the number of the one that ended, does not have them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proof {
-    /// Where they are.
-    pub at: u64,
-    /// What they are.
-    pub words: [u64; l::PROOF_WORDS],
-}
-
 /// No offset is beyond, whatever an entry says.
 const SEGMENT_END: u64 = l::MEMORY_SEGMENT_BYTES;
 
@@ -256,18 +245,6 @@ impl MrTable {
         self.all().for_each(|mem| enter(mem, at, entry, count));
     }
 
-    /// Says where the proof of this process's identity is in its memory.
-    pub fn show_proof(&self, proof: Proof) {
-        for (index, word) in proof.words.into_iter().enumerate() {
-            self.mem
-                .word(l::PROOF + 8 * index)
-                .store(word, Ordering::Relaxed);
-        }
-        self.mem
-            .word(l::PROOF_AT)
-            .store(proof.at, Ordering::Release);
-    }
-
     /// Lets peers find a region that is in no segment, to read it from this process's memory. This
     /// does not count as a publication: what is found so is not remembered. To be called as
     /// [`MrTable::publish`] is, and only where the region is not published.
@@ -353,15 +330,6 @@ impl PeerMrs {
         } else {
             Err(SegmentError::Format)
         }
-    }
-
-    /// Where the owner's proof of identity is, if it has one.
-    #[must_use]
-    pub fn proof(&self) -> Option<Proof> {
-        let at = self.mem.word(l::PROOF_AT).load(Ordering::Acquire);
-        let word = |index| self.mem.word(l::PROOF + 8 * index).load(Ordering::Relaxed);
-        let words = std::array::from_fn(word);
-        (at != 0).then_some(Proof { at, words })
     }
 
     /// A look at the entry of a key, as it was when [`PeerMrs::find`] gave its stamp.

@@ -30,6 +30,7 @@ use crate::clock::Now;
 use crate::core::Core;
 use crate::direct::{Answer, Direct, InProcess, Reaching};
 use crate::errno::Errno;
+use crate::peer_process;
 use crate::peers::{PeerEnd, refused};
 use crate::tap::Tap;
 use local::Local;
@@ -89,6 +90,9 @@ impl RingLink {
             true => InProcess::of(&peer),
             false => InProcess::never(),
         };
+        if with.trusted && peer_process::is_allowed() {
+            ring.show_mapping();
+        }
         Ok(RingLink {
             direct: Direct::new(peer.mrs.clone(), with.peer_qpn, in_process),
             local: Local::default(),

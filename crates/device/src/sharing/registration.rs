@@ -12,6 +12,7 @@ use crate::errno::Errno;
 use crate::limits::LIMITS;
 use crate::move_threshold;
 use crate::mr::{self, Place};
+use crate::peer_process::is_allowed;
 use crate::populate::populate;
 use crate::shared::Shared;
 use crate::watches::Accesses;
@@ -92,7 +93,7 @@ impl Region {
         let mrs = &sharing.shared.common.mrs;
         if move_threshold::waits() && !sharing.is_in_place(pd, range, access) {
             mrs.write().await_use(key);
-            self.0.lock().show_in_process(&sharing.shared);
+            self.0.lock().show_in_process(sharing);
         } else {
             self.place_or_wait(sharing);
         }
@@ -122,12 +123,12 @@ impl Region {
             return Ok(());
         }
         causeway_fault::point("region.entered");
-        inner.hide_in_process(shared)?;
+        inner.hide_in_process(shared);
         let range = (inner.addr, inner.len);
         let placed = match sharing.place(inner.pd, range, inner.access) {
             Ok(placed) => placed,
             Err(why) => {
-                inner.show_in_process(shared);
+                inner.show_in_process(sharing);
                 return Err(why);
             }
         };
@@ -295,32 +296,27 @@ impl Registration {
         was_shown.then_some(self.key).into_iter().collect()
     }
 
-    /// Lets peers read it where it is in this process, while it waits to be moved.
-    fn show_in_process(&self, shared: &Shared) {
+    /// Lets peers read it where it is in this process, while it waits to be moved: ordinary memory
+    /// alone, whose pages nobody has to be waited for.
+    fn show_in_process(&self, sharing: &Sharing) {
+        let common = &sharing.shared.common;
         let shows = !self.ended
             && self.placed.is_none()
             && self.access.contains(Access::REMOTE_READ)
-            && shared.identity.is_some()
-            && shared.common.watches.len() <= WATCHED_MAX;
+            && is_allowed()
+            && common.watches.len() <= WATCHED_MAX
+            && sharing.is_plain(self.addr, self.len);
         if shows {
-            shared.common.mrs.write().publish_in_process(self.key);
+            common.mrs.write().publish_in_process(self.key);
         }
     }
 
     /// Ends that, before the memory moves: what is lifted out of its place while peers read it
-    /// would hold them up.
-    ///
-    /// # Errors
-    /// [`Kept::ForNow`] if a peer does not end its READ; then they may go on.
-    fn hide_in_process(&self, shared: &Shared) -> Result<(), Kept> {
-        if !shared.common.mrs.write().withdraw(self.key) {
-            return Ok(());
+    /// would hold them up. They are waited for, but not for long: another word of theirs may lie.
+    fn hide_in_process(&self, shared: &Shared) {
+        if shared.common.mrs.write().withdraw(self.key) {
+            let _ = shared.are_accesses_over(Accesses::Region(self.key), READ_MAX);
         }
-        if shared.are_accesses_over(Accesses::Region(self.key), READ_MAX) {
-            return Ok(());
-        }
-        self.show_in_process(shared);
-        Err(Kept::ForNow)
     }
 
     /// Takes the memory back from where peers outside the trust boundary can map it, or one that

@@ -32,6 +32,8 @@
 //! uses [`Ring::set_cold`], which looks again after the word is visible: so either the other side
 //! sees the word, or this one sees the event.
 
+#[cfg(not(any(loom, shuttle)))]
+mod challenge;
 mod consumer;
 mod direct;
 #[cfg(not(any(loom, shuttle)))]
@@ -41,6 +43,8 @@ mod record;
 #[cfg(not(any(loom, shuttle)))]
 mod reuse;
 
+#[cfg(not(any(loom, shuttle)))]
+pub use challenge::Proof;
 pub use consumer::{Consumer, Record, ShortRecord, WordRecord};
 use direct::AccessWords;
 pub use direct::{Grant, Watch};
