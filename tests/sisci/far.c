@@ -480,7 +480,6 @@ static int store_and_return(unsigned int node)
 	sci_desc_t sd = open_library();
 	sci_remote_segment_t remote;
 	unsigned char *there;
-	sci_error_t error;
 
 	DO(SCIConnectSegment, sd, &remote, node, ID, ADAPTER, NO_CALLBACK, NO_ARG, LONG_MS,
 			NO_FLAGS);
