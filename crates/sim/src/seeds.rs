@@ -17,6 +17,22 @@ fn how_many(count: u64, asked: Option<u64>, most: Option<u64>) -> u64 {
     asked.unwrap_or(count).min(most.unwrap_or(u64::MAX))
 }
 
+/// Whether [`run`] runs all seeds of a test that has so many, or those that a slow machine is
+/// allowed. What is expected of them together is not to be expected of the few that somebody asks
+/// for.
+#[must_use]
+pub fn are_all(count: u64) -> bool {
+    suffice(
+        count,
+        number("CAUSEWAY_SIM_SEED"),
+        number("CAUSEWAY_SIM_SEEDS"),
+    )
+}
+
+fn suffice(count: u64, one: Option<u64>, asked: Option<u64>) -> bool {
+    one.is_none() && asked.is_none_or(|asked| asked >= count)
+}
+
 /// Runs `test` on seeds 0 up to `count`, or as the environment says.
 ///
 /// # Panics
@@ -42,7 +58,7 @@ pub fn run(name: &str, count: u64, test: impl Fn(u64)) {
 
 #[cfg(test)]
 mod tests {
-    use super::how_many;
+    use super::{how_many, suffice};
 
     /// A bound for slow machines gives no test more seeds than it has.
     #[test]
@@ -52,5 +68,12 @@ mod tests {
         assert_eq!(how_many(6, None, Some(1000)), 6);
         assert_eq!(how_many(10_000, None, Some(1000)), 1000);
         assert_eq!(how_many(6, Some(10_000), Some(1000)), 1000);
+    }
+
+    #[test]
+    fn a_few_seeds_are_not_all() {
+        assert!(suffice(6, None, None) && suffice(6, None, Some(6)));
+        assert!(!suffice(6, Some(5), None) && !suffice(6, None, Some(5)));
+        assert!(!suffice(6, Some(5), Some(6)));
     }
 }

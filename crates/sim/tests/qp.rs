@@ -17,6 +17,9 @@ use causeway_sim::world::{Node, World};
 
 /// Seeds of the main test.
 const SEEDS: u64 = 10_000;
+/// Of the test of refusals, and of that of runs.
+const RETRY_SEEDS: u64 = 500;
+const RUN_SEEDS: u64 = 1000;
 /// For how long what has not been acknowledged is sent again.
 const REPEATS: Duration = Duration::from_secs(60);
 /// Longest a run may take, simulated.
@@ -70,7 +73,9 @@ fn every_opcode_under_every_fault() {
         let sent: u64 = w.nodes.iter().map(|n| n.express).sum();
         express.set(express.get() + sent);
     });
-    assert!(express.get() > 0, "nothing went the short way");
+    if seeds::are_all(SEEDS) {
+        assert!(express.get() > 0, "nothing went the short way");
+    }
 }
 
 /// As the test before, with sealed datagrams whose keys change again and again: what the network
@@ -94,8 +99,10 @@ fn every_opcode_under_every_fault_sealed() {
         let cookies: u64 = w.nodes.iter().map(|n| n.proved).sum();
         proved.set(proved.get() + cookies);
     });
-    assert!(shaken.get() > 0, "there was no handshake");
-    assert!(proved.get() > 0, "no cookie was shown");
+    if seeds::are_all(SEEDS) {
+        assert!(shaken.get() > 0, "there was no handshake");
+        assert!(proved.get() > 0, "no cookie was shown");
+    }
 }
 
 #[test]
@@ -134,7 +141,7 @@ fn on_an_idle_network_no_retry_waits_for_another_timer_than_its_own() {
     let refused = std::cell::Cell::new(0);
     seeds::run(
         "on_an_idle_network_no_retry_waits_for_another_timer_than_its_own",
-        500,
+        RETRY_SEEDS,
         |seed| {
             let mut rng = Rng::new(seed);
             let mut setups = setups(&mut rng, false);
@@ -156,7 +163,9 @@ fn on_an_idle_network_no_retry_waits_for_another_timer_than_its_own() {
             }
         },
     );
-    assert!(refused.get() > 0, "nothing was refused");
+    if seeds::are_all(RETRY_SEEDS) {
+        assert!(refused.get() > 0, "nothing was refused");
+    }
 }
 
 #[test]
@@ -327,7 +336,7 @@ fn a_seed_replays_exactly() {
 #[test]
 fn runs_change_nothing_that_is_sent() {
     let in_runs = Cell::new([0; 2]);
-    seeds::run("runs_change_nothing_that_is_sent", 1000, |seed| {
+    seeds::run("runs_change_nothing_that_is_sent", RUN_SEEDS, |seed| {
         let [alone, together] = [false, true].map(|runs| {
             let mut w = random_world(seed).0;
             w.runs = runs;
@@ -340,11 +349,10 @@ fn runs_change_nothing_that_is_sent() {
         });
         assert_eq!(alone, together);
     });
-    assert!(
-        in_runs.get().iter().all(|&n| n > 1000),
-        "{:?}",
-        in_runs.get()
-    );
+    if seeds::are_all(RUN_SEEDS) {
+        let [sent, taken] = in_runs.get();
+        assert!(sent > 1000 && taken > 1000, "{sent} sent, {taken} taken");
+    }
 }
 
 #[test]

@@ -143,7 +143,9 @@ fn every_opcode_under_every_fault() {
         }
     });
     // Repeated, resumed, refused, acknowledged again, READs and atomics answered again.
-    assert!(!counts.get().contains(&0), "{:?}", counts.get());
+    if seeds::are_all(SEEDS) {
+        assert!(!counts.get().contains(&0), "{:?}", counts.get());
+    }
 }
 
 /// With what no lossy network lets a transport promise: completions before answers.
