@@ -227,12 +227,17 @@ impl Config {
         if tenants.len() > TENANTS_MAX {
             return Err(format!("there are more than {TENANTS_MAX} tenants"));
         }
+        let directory_tenant = file.sisci.directory_tenant()?;
+        let is_named = |name: &String| tenants.iter().any(|tenant| tenant.name == *name);
+        if let Some(name) = directory_tenant.as_ref().filter(|name| !is_named(name)) {
+            return Err(format!("[sisci.directory]: there is no tenant {name:?}"));
+        }
         Ok(Config {
             tenants,
             vms: rates::of_vms(&file.vm)?,
             cluster: file.sisci.name()?,
             node_daemon: file.sisci.node_daemon,
-            directory_tenant: file.sisci.directory_tenant()?,
+            directory_tenant,
             file: None,
             nodes: file.sisci.nodes()?,
         })

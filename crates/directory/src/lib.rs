@@ -198,6 +198,7 @@ impl DirectoryTable {
                 "addresses has more than {NODE_ADDRESSES_MAX} addresses"
             ));
         }
+        check_paths(&table)?;
         let own = match (table.certificate, table.key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
@@ -211,12 +212,6 @@ impl DirectoryTable {
             let name = format!("directory-{}-{}.json", table.cluster, table.tenant);
             Path::new(CACHE_DIR).join(name)
         });
-        let own_name = || {
-            rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned()
-        };
         let host = table.host.unwrap_or_else(own_name);
         Ok(Settings {
             etcd,
@@ -252,6 +247,30 @@ fn times(table: &DirectoryTable) -> Result<(Duration, Duration), String> {
         ));
     }
     Ok((lease, renew))
+}
+
+/// The host's name, as the system has it.
+fn own_name() -> String {
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
+}
+
+/// Whether its files are named by absolute paths: the broker that checks the table and the daemon
+/// that uses it may run in different directories.
+fn check_paths(table: &DirectoryTable) -> Result<(), String> {
+    let files = [
+        ("cache", &table.cache),
+        ("ca", &table.ca),
+        ("certificate", &table.certificate),
+        ("key", &table.key),
+        ("password_file", &table.password_file),
+    ];
+    for (what, file) in files {
+        if let Some(relative) = file.as_ref().filter(|file| !file.is_absolute()) {
+            return Err(format!("{what} = {relative:?} is not an absolute path"));
+        }
+    }
+    Ok(())
 }
 
 /// Who this host is to etcd, if etcd asks.
@@ -384,6 +403,14 @@ mod tests {
                 "user = 'u'\npassword_file = '/p'",
                 "by https alone",
             ),
+            ("host = 'a'", "cache = 'c.json'", "cache = \"c.json\""),
+            ("host = 'a'", "ca = 'ca.pem'", "ca = \"ca.pem\""),
+            (
+                "host = 'a'",
+                "certificate = 'c'\nkey = '/k'",
+                "certificate = \"c\"",
+            ),
+            ("host = 'a'", "certificate = '/c'\nkey = 'k'", "key = \"k\""),
             ("host = 'a'", "endpoints = []", "unknown field"),
             ("host = 'a'", "trust = 'all'", "unknown variant"),
         ] {

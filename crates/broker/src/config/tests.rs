@@ -164,6 +164,14 @@ fn a_mistake_in_the_node_daemons_table_is_found_here() {
         (&format!("{ETCD}tenant = 3\n"), "invalid type"),
         (&format!("{ETCD}tenant = 'a b'\n"), "tenant \"a b\""),
         (&format!("{ETCD}user = 'u'\n"), "belong together"),
+        (
+            &format!("{ETCD}tenant = 'web'\n"),
+            "there is no tenant \"web\"",
+        ),
+        (
+            &format!("{ETCD}cache = 'kept.json'\n"),
+            "cache = \"kept.json\" is not an absolute path",
+        ),
     ] {
         let why = Config::parse(&format!("[sisci.directory]\n{said}")).unwrap_err();
         assert!(why.contains(named), "{said}: {why}");
@@ -181,7 +189,7 @@ fn a_cluster_has_a_name_and_a_tenant_a_key() {
     assert_eq!(config.nodes[0].name.as_deref(), Some("left"));
     assert!(config.tenants[0].key.is_none());
     for (said, tenant) in [("", "default"), ("tenant = 'web'\n", "web")] {
-        let text = format!("[sisci]\nnode_daemon = false\n[sisci.directory]\n{ETCD}{said}");
+        let text = format!("{WEB}[sisci]\nnode_daemon = false\n[sisci.directory]\n{ETCD}{said}");
         let config = Config::parse(&text).unwrap();
         assert_eq!(config.node_daemon, Some(false));
         assert_eq!(config.directory_tenant.as_deref(), Some(tenant));
