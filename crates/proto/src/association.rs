@@ -23,8 +23,7 @@ use causeway_wire::secure::{
 };
 
 use crate::time::{Duration, Instant};
-use crate::trp::COOKIES_PER_TRY;
-use crate::trp::Turn;
+use crate::trp::{COOKIES_PER_TRY, REFUSAL_PATIENCE, Turn};
 use table::Table;
 
 pub use outcome::{Ask, Outcome};
@@ -105,14 +104,23 @@ struct Begun {
     pause: Duration,
     /// When its message was first repeated, since it has its place.
     repeated: Option<Instant>,
-    /// A refusal was told.
-    refused: bool,
+    /// The first refusal, and whether it was told.
+    refused: Option<(Instant, Why)>,
+    told: bool,
 }
 
 impl Begun {
     /// When it is given up.
     fn end(&self) -> Instant {
         self.since + GIVE_UP_AFTER
+    }
+
+    /// The refusal that is to be told now: no answer has followed it for long enough. A message
+    /// that was damaged on its way is refused as if another key had made it, and it is repeated.
+    fn take_refusal(&mut self, now: Instant) -> Option<Why> {
+        let (since, why) = self.refused.filter(|_| !self.told)?;
+        self.told = now.since(since) >= REFUSAL_PATIENCE || now >= self.end();
+        self.told.then_some(why)
     }
 }
 
@@ -192,7 +200,8 @@ impl Associations {
             again: now,
             pause: BEGIN_FIRST,
             repeated: None,
-            refused: false,
+            refused: None,
+            told: false,
         });
         let begun = Begun {
             again: (now + BEGIN_FIRST).min(begun.end()),
@@ -348,6 +357,7 @@ impl Associations {
             Step::Refuse(Why::Forgotten) => {
                 self.on_forgotten(now, peer, (handshake.receiver, cookie), from)
             }
+            Step::Refuse(why) => self.on_refusal(now, peer, handshake.receiver, why),
             step => self.on_reply(peer, (handshake.receiver, handshake.sender), from, step),
         }
     }
@@ -428,12 +438,23 @@ impl Associations {
                 begun.load_cookie = Some(cookie);
                 self.write_begun(peer);
             }
-            Step::Refuse(why) if !begun.refused => {
-                begun.refused = true;
-                self.refusals.push((peer, why));
-            }
             _ => return Err(Ignored::Stale),
         }
+        Ok(())
+    }
+
+    /// The peer does not believe what begins a handshake.
+    fn on_refusal(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        receiver: u64,
+        why: Why,
+    ) -> Result<(), Ignored> {
+        let begun = self.begun_mut(&peer);
+        let begun = begun.filter(|begun| begun.cookie == receiver && begun.message.is_some());
+        let begun = begun.filter(|begun| begun.refused.is_none());
+        begun.ok_or(Ignored::Stale)?.refused = Some((now, why));
         Ok(())
     }
 
@@ -448,6 +469,9 @@ impl Associations {
     /// handshakes are not under way any more: they are given up, since they have not answered for
     /// long, or give way to these.
     pub fn on_timer(&mut self, now: Instant, others: usize) -> Vec<Peer> {
+        let all = self.begun.iter_mut().chain(&mut self.aside);
+        let refused = all.filter_map(|(peer, begun)| Some((*peer, begun.take_refusal(now)?)));
+        self.refusals.extend(refused);
         self.aside.retain(|_, begun| now < begun.end());
         self.aside_until = self.aside_until.filter(|until| now < *until);
         let due = |(peer, begun): (&Peer, &Begun)| (begun.again <= now).then_some(*peer);

@@ -39,11 +39,11 @@ mod timers;
 mod versions;
 
 pub use causeway_wire::trp::Reason;
-pub(crate) use config::COOKIES_PER_TRY;
 pub use config::{
     BASE_DATAGRAM, Budget, Config, DEFAULT_WINDOW, MAX_ACK_DELAY, MAX_DATAGRAM, MIN_DATAGRAM,
     RETRY_FLOOR, SendConfig,
 };
+pub(crate) use config::{COOKIES_PER_TRY, REFUSAL_PATIENCE};
 pub use handshake::Peer;
 pub use liveness::Expecting;
 pub use reports::{Proof, Undelivered};

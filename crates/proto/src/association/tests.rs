@@ -449,15 +449,59 @@ fn another_key_leads_to_nothing_and_is_told_once() {
     sides[1].foreign = true;
     sides[0].begin(T0);
     carry(&mut sides, T0);
-    assert_eq!(
-        sides[0].it.next_refusal(),
-        Some((sides[0].peer(), Why::Key))
-    );
-    sides[0].it.on_timer(T0 + BEGIN_FIRST, 0);
-    carry(&mut sides, T0);
+    for soon in [BEGIN_FIRST, BEGIN_LAST] {
+        sides[0].it.on_timer(T0 + soon, 0);
+        carry(&mut sides, T0 + soon);
+        assert_eq!(sides[0].it.next_refusal(), None, "{soon:?}");
+    }
+    let late = T0 + REFUSAL_PATIENCE;
+    sides[0].it.on_timer(late, 0);
+    carry(&mut sides, late);
+    let refusal = Some((sides[0].peer(), Why::Key));
+    assert_eq!(sides[0].it.next_refusal(), refusal);
+    sides[0].it.on_timer(late + BEGIN_LAST, 0);
     assert_eq!(sides[0].it.next_refusal(), None);
     assert!(sides[0].sealed().is_none() && sides[1].sealed().is_none());
     assert_eq!(sides[1].it.table.len(), 0);
+}
+
+/// The peer's broker takes it for one that another key has made.
+#[test]
+fn a_message_that_was_damaged_once_is_no_other_key() {
+    let mut sides = [Side::new(0), Side::new(1)];
+    sides[0].begin(T0);
+    sides[1].foreign = true;
+    carry(&mut sides, T0);
+    sides[1].foreign = false;
+    sides[0].it.on_timer(T0 + BEGIN_FIRST, 0);
+    carry(&mut sides, T0 + BEGIN_FIRST);
+    assert!(sides[0].sealed().is_some());
+    sides[0].it.on_timer(T0 + GIVE_UP_AFTER, 0);
+    assert_eq!(sides[0].it.next_refusal(), None);
+}
+
+/// A refusal shortly before the end is told then, also of one that has given way.
+#[test]
+fn what_was_refused_is_told_at_the_end() {
+    for gives_way in [false, true] {
+        let mut sides = [Side::new(0), Side::new(1)];
+        sides[1].foreign = true;
+        sides[0].begin(T0);
+        let begin = sides[0].letters().remove(0);
+        sides[1].hear(T0, &begin).unwrap();
+        let refusal = sides[1].letters().remove(0);
+        let end = T0 + GIVE_UP_AFTER;
+        if gives_way {
+            sides[0].it.on_timer(T0 + BEGIN_FIRST, 1);
+            sides[0].it.on_timer(T0 + BEGIN_FIRST + GIVE_WAY_AFTER, 1);
+            assert_eq!(sides[0].it.begun.len(), 0);
+        }
+        sides[0].hear(end, &refusal).unwrap();
+        assert_eq!(sides[0].it.next_refusal(), None);
+        sides[0].it.on_timer(end, 0);
+        let told = Some((sides[0].peer(), Why::Key));
+        assert_eq!(sides[0].it.next_refusal(), told);
+    }
 }
 
 #[test]
