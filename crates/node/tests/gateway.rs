@@ -285,11 +285,15 @@ fn leases_expire() {
     assert_eq!(request["TTL"], "10");
 }
 
+/// Too large for a signed number.
+const CLUSTER: &str = "14841639068965178418";
+
 /// How a watch of these lines ends, and the keys that it brought: stored or gone.
 fn watched(lines: &str, duration: Duration) -> (Result<Watched, Failure>, Vec<(String, bool)>) {
     let one = member(&[(200, lines)]);
     let mut seen = Vec::new();
-    let ended = client(&[&one], PATIENCE).watch("/p/", 5, duration, &mut |changes| {
+    let since = (5, CLUSTER);
+    let ended = client(&[&one], PATIENCE).watch("/p/", since, duration, &mut |changes| {
         seen.extend(changes.into_iter().map(|c| (c.key, c.value.is_some())));
     });
     let (path, request) = one.asked.recv().unwrap();
@@ -322,6 +326,30 @@ fn a_watch_brings_changes_and_says_where_to_go_on() {
     let level = json!({ "result": { "created": true, "header": { "revision": "4" } } });
     let (ended, _) = watched(&format!("{level}\n{HELD}"), soon);
     assert_eq!(ended.unwrap(), Watched::Lapsed(5));
+}
+
+#[test]
+fn a_watch_is_of_the_cluster_that_was_listed() {
+    let entries = format!(r#"{{"header":{{"revision":"4","cluster_id":"{CLUSTER}"}}}}"#);
+    let one = member(&[
+        (200, entries.as_str()),
+        (200, r#"{"header":{"revision":"4"}}"#),
+    ]);
+    let etcd = client(&[&one], PATIENCE);
+    assert_eq!(etcd.list("/p/").unwrap().cluster, CLUSTER);
+    assert_eq!(etcd.list("/p/").unwrap().cluster, "");
+    let created = |cluster: &str| {
+        let header = json!({ "revision": "99", "cluster_id": cluster });
+        json!({ "result": { "created": true, "header": header } })
+    };
+    let put = json!({ "result": { "events": [{ "kv": entry("ids/a", "8") }] } });
+    // Ahead of ours, so it would tell of what is new there, and of nothing before.
+    let lines = format!("{}\n{put}\n{HELD}", created("7"));
+    let (ended, seen) = watched(&lines, PATIENCE);
+    assert_eq!((ended.unwrap(), seen), (Watched::Replaced, Vec::new()));
+    let lines = format!("{}\n{put}\n", created(CLUSTER));
+    let (_, seen) = watched(&lines, PATIENCE);
+    assert_eq!(seen, [("ids/a".to_owned(), true)]);
 }
 
 #[test]

@@ -52,6 +52,8 @@ pub enum Failure {
 pub struct Listing {
     /// When it was so.
     pub revision: i64,
+    /// Of which cluster of etcd that is a revision; empty if it does not say.
+    pub cluster: String,
     /// The entries, their keys without the prefix.
     pub entries: Vec<Stored>,
 }
@@ -66,6 +68,8 @@ pub enum Watched {
     /// The member has not come as far as the revision before: etcd has lost what it had, or was
     /// restored from a backup. It would say nothing until it has come as far again: list again.
     Behind,
+    /// The member is of another cluster than the revision, which means nothing there: list again.
+    Replaced,
 }
 
 /// What must hold for a transaction.
@@ -176,7 +180,11 @@ impl Etcd {
         if entries.len() > ENTRIES_MAX || answer["more"] == true {
             return Err(odd("more entries than a directory may have"));
         }
-        Ok(Listing { revision, entries })
+        Ok(Listing {
+            revision,
+            cluster: cluster(&answer).unwrap_or_default().to_owned(),
+            entries,
+        })
     }
 
     /// One key: value, revision of its last change (0: absent), lease.
@@ -228,15 +236,16 @@ impl Etcd {
         }
     }
 
-    /// Watches everything below a prefix for a time, from a revision on. `took` is given the
-    /// changes of each message, their keys without the prefix.
+    /// Watches everything below a prefix for a time, from a revision of a cluster on
+    /// ([`Listing::cluster`]). `took` is given the changes of each message, their keys without the
+    /// prefix.
     ///
     /// # Errors
     /// [`Failure`]
     pub fn watch(
         &self,
         prefix: &str,
-        mut from: i64,
+        (mut from, cluster): (i64, &str),
         duration: Duration,
         took: &mut dyn FnMut(Vec<Stored>),
     ) -> Result<Watched, Failure> {
@@ -290,7 +299,7 @@ impl Etcd {
                     plain(why)
                 )));
             }
-            if let Some(why) = is_to_list(result, from) {
+            if let Some(why) = is_to_list(result, from, cluster) {
                 return Ok(why);
             }
             let events = result["events"].as_array().map_or(&[][..], Vec::as_slice);
@@ -424,8 +433,16 @@ impl Etcd {
     }
 }
 
-/// Why a watch from this revision on is of no use, if it says so.
-fn is_to_list(result: &Value, from: i64) -> Option<Watched> {
+/// The cluster that an answer is of, by a number that the cluster got when it began.
+fn cluster(answer: &Value) -> Option<&str> {
+    answer["header"]["cluster_id"].as_str()
+}
+
+/// Why a watch from this revision of a cluster on is of no use, if it says so.
+fn is_to_list(result: &Value, from: i64, of: &str) -> Option<Watched> {
+    if !of.is_empty() && cluster(result).is_some_and(|now| now != of) {
+        return Some(Watched::Replaced);
+    }
     if result["canceled"] == true {
         return Some(Watched::Compacted);
     }

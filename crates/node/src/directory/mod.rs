@@ -203,7 +203,8 @@ fn list_and_watch(service: &Service) -> Result<(), etcd::Failure> {
     loop {
         let mut took = |changes: Vec<view::Stored>| service.take_changes(&changes);
         let lease = service.settings.lease;
-        match service.etcd.watch(&prefix, from, lease, &mut took) {
+        let since = (from, listing.cluster.as_str());
+        match service.etcd.watch(&prefix, since, lease, &mut took) {
             Ok(Watched::Lapsed(next)) => from = next,
             Ok(Watched::Compacted) => {
                 tracing::info!(from, "the directory is listed again: etcd was compacted");
@@ -214,6 +215,11 @@ fn list_and_watch(service: &Service) -> Result<(), etcd::Failure> {
                     from,
                     "the directory is listed again: etcd is at an earlier revision"
                 );
+                std::thread::sleep(service.settings.renew);
+                return Ok(());
+            }
+            Ok(Watched::Replaced) => {
+                tracing::warn!("the directory is listed again: it is another cluster of etcd");
                 std::thread::sleep(service.settings.renew);
                 return Ok(());
             }
