@@ -20,8 +20,7 @@ use crate::fds::own_pid_namespace;
 use crate::introduction::{Introduction, introduce};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::news::{EndpointLimits, sort_events};
-use crate::remoting::Call;
-use crate::remoting::decode_body;
+use crate::remoting::{Call, Malformed, decode_body};
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
@@ -531,6 +530,19 @@ pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
         what: "duplicate a descriptor",
         errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
     })
+}
+
+/// The one descriptor that comes with a reply.
+pub(crate) fn single(fds: Vec<OwnedFd>) -> Result<OwnedFd> {
+    let [fd] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
+    Ok(fd)
+}
+
+/// The one descriptor that comes with a reply, and a duplicate to be shown to the next broker.
+pub(crate) fn with_copy(fds: Vec<OwnedFd>) -> Result<(OwnedFd, OwnedFd)> {
+    let fd = single(fds)?;
+    let copy = duplicate(fd.as_fd())?;
+    Ok((fd, copy))
 }
 
 pub(crate) fn own_comm() -> String {

@@ -9,15 +9,14 @@ mod waits;
 
 pub(crate) use late::give_back;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use causeway_shm::{Life, LifeTable};
 use rustix::io::Errno;
 
-use crate::attachment::duplicate;
+use crate::attachment::{duplicate, single, with_copy};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::remoting::Malformed;
 use crate::runtime::Address;
 use crate::services::pool::{
     AllocateRequest, BlockRequest, BringRequest, CreatePoolRequest, FindRequest, GrantRequest,
@@ -242,8 +241,14 @@ impl PoolSession {
                 huge,
             };
             let (reply, fds) = PoolStub(control).allocate(&request, &[])?;
-            let fd = single(fds)?;
-            let owned = Owned::new(duplicate(fd.as_fd())?, &reply, registry.name());
+            let both = with_copy(fds);
+            if both.is_err() {
+                let handle = reply.handle;
+                // Without a broker nobody keeps it.
+                let _ = PoolStub(&mut control.one_way()).free(&BlockRequest { handle }, &[]);
+            }
+            let (fd, copy) = both?;
+            let owned = Owned::new(copy, &reply, registry.name());
             registry.add_owned(key, reply.handle, owned);
             Ok((reply, fd))
         })
@@ -449,8 +454,7 @@ impl PoolSession {
             let (adopted, _) = PoolStub(control).adopt(&block, &[])?;
             let access = Access::Write;
             let (reply, fds) = PoolStub(control).open(&OpenRequest { handle, access }, &[])?;
-            let fd = single(fds)?;
-            let kept = duplicate(fd.as_fd())?;
+            let (fd, kept) = with_copy(fds)?;
             registry.add_owned(
                 key,
                 handle,
@@ -553,11 +557,6 @@ fn invalid(what: &'static str) -> Error {
         what,
         errno: Errno::INVAL,
     }
-}
-
-fn single(fds: Vec<OwnedFd>) -> Result<OwnedFd> {
-    let [fd]: [OwnedFd; 1] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
-    Ok(fd)
 }
 
 /// What is given up may be gone already.

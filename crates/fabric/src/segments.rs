@@ -17,11 +17,10 @@ use causeway_identity::Access;
 use causeway_owned::Owned;
 use rustix::io::Errno;
 
-use crate::attachment::{Attachment, State, duplicate};
+use crate::attachment::{Attachment, State, duplicate, single, with_copy};
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
 use crate::limits::RESERVE_UNIT;
-use crate::remoting::Malformed;
 use crate::services::{
     AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, GuestTableRequest, Leave,
     MapRequest, PeerChange, PeerEvent, PeerRequest, ReserveRequest, RestoreRequest,
@@ -204,7 +203,7 @@ impl Attachment {
         let mut state = self.lock()?;
         let (segment, fd, copy) = self.with_broker(&mut state, |control, _| {
             let (reply, fds) = BrokerStub(control).create_segment(&request, &[])?;
-            let both = single(fds).and_then(|fd| Ok((duplicate(fd.as_fd())?, fd)));
+            let both = with_copy(fds);
             if both.is_err() {
                 let request = SegmentRequest {
                     segment: reply.segment,
@@ -212,7 +211,7 @@ impl Attachment {
                 // Without a broker nobody keeps it.
                 let _ = BrokerStub(&mut control.one_way()).destroy_segment(&request, &[]);
             }
-            let (copy, fd) = both?;
+            let (fd, copy) = both?;
             Ok((reply.segment, fd, copy))
         })?;
         let kept = Kept {
@@ -493,11 +492,6 @@ impl Attachment {
         self.announce(state);
         error
     }
-}
-
-fn single(fds: Vec<OwnedFd>) -> Result<OwnedFd> {
-    let [fd]: [OwnedFd; 1] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
-    Ok(fd)
 }
 
 /// Takes over the MR table of an attach reply; a broker that was shown one sends none.

@@ -491,7 +491,12 @@ impl NodeService for Client<'_> {
         // Each is given once: one that fails does not keep out the others.
         let mut added = Ok(());
         for cell in fresh.map_err(|why| errno_of(&why))? {
-            added = added.and(inbound.add_way(connection, cell));
+            let name = cell.name;
+            let way = inbound.add_way(connection, cell);
+            if way.is_err() {
+                let _ = presented.sisci.give_up_cell(name);
+            }
+            added = added.and(way);
         }
         added?;
         let found = inbound.interrupts.get_mut(&connection);

@@ -465,7 +465,11 @@ impl<K: Kind> CellOwner for LocalInterrupt<K> {
         // One that can't be had, for want of descriptors, is a connection that triggers nothing.
         for cell in sisci.take_cells(self.number, true).unwrap_or_default() {
             causeway_fault::point("sisci.interrupt.joined");
-            let _ = self.insert(cell);
+            let name = cell.name;
+            if self.insert(cell).is_err() {
+                // Its other end is to hear of that.
+                let _ = sisci.give_up_cell(name);
+            }
         }
     }
 

@@ -332,7 +332,11 @@ impl<K: Kind> CellOwner for RemoteInterrupt<K> {
     fn added(&self, sisci: &Sisci) {
         for cell in sisci.take_cells(self.number, false).unwrap_or_default() {
             causeway_fault::point("sisci.trigger.joined");
-            let _ = self.insert(sisci, cell);
+            let name = cell.name;
+            if self.insert(sisci, cell).is_err() {
+                // Its owner is not to wait for it.
+                let _ = sisci.give_up_cell(name);
+            }
         }
     }
 

@@ -10,7 +10,9 @@ use crate::control::LateReply;
 use crate::error::{Error, Result};
 use crate::guest;
 use crate::remoting::{Call, Malformed, decode_body};
-use crate::services::sisci::{CellChange, SisciStub, TakeCellReply, TakeCellRequest};
+use crate::services::sisci::{
+    CellChange, DropCellRequest, SisciStub, TakeCellReply, TakeCellRequest,
+};
 
 /// Most cells that one call takes: a broker that has more is not believed.
 const CELLS_MAX: usize = 4096;
@@ -47,7 +49,12 @@ impl Sisci {
                     return Ok(late);
                 }
                 let (reply, fds) = SisciStub(control).take_cell(&request, &[])?;
-                registry.take_in(&request, &reply, fds, control.is_in_guest())
+                let is_in_guest = control.is_in_guest();
+                let taken = registry.take_in(&request, &reply, fds, is_in_guest);
+                if let (Err(_), Some(cell)) = (&taken, reply.cell) {
+                    give_up(&mut control.one_way(), cell);
+                }
+                taken
             });
             match next {
                 Ok(Some(cell)) => taken.push(cell),
@@ -57,6 +64,24 @@ impl Sisci {
         }
         Ok(taken)
     }
+
+    /// Gives up a cell that was taken and can't be used. It is removed at both ends, and both are
+    /// told of it: what is triggered by it would reach nobody. Succeeds without broker.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::Forked`].
+    pub fn give_up_cell(&self, cell: u64) -> Result<()> {
+        let given_up = self.session.call_if_attached(|control, _| {
+            give_up(&mut control.one_way(), cell);
+            Ok(())
+        });
+        given_up.map(drop)
+    }
+}
+
+fn give_up<C: Call>(broker: &mut C, cell: u64) {
+    // Without a broker nobody keeps it.
+    let _ = SisciStub(broker).drop_cell(&DropCellRequest { cell }, &[]);
 }
 
 impl Registry {
@@ -131,7 +156,11 @@ impl Registry {
             // Whom it was for has gone.
             return Ok(());
         }
-        let Some(cell) = self.take_in(&of, &reply, late.fds, is_in_guest)? else {
+        let taken = self.take_in(&of, &reply, late.fds, is_in_guest);
+        if let (Err(_), Some(cell)) = (&taken, reply.cell) {
+            give_up(broker, cell);
+        }
+        let Some(cell) = taken? else {
             return Ok(());
         };
         let (change, name) = (CellChange::Added, cell.name);
@@ -160,9 +189,7 @@ mod tests {
     use super::*;
     use crate::remoting::encode_body;
     use crate::services::session::LifeBody;
-    use crate::services::sisci::{
-        CellEvent, ConnectInterruptRequest, DropCellRequest, InterruptReply,
-    };
+    use crate::services::sisci::{CellEvent, ConnectInterruptRequest, InterruptReply};
     use crate::session::Registry as _;
     use crate::sisci::registry::{KeptInterrupt, KeptInterruptConnection};
     use crate::test_calls::Calls;
@@ -272,6 +299,10 @@ mod tests {
         few.fds.pop();
         let kept = KeptInterrupt::new(InterruptReply::default(), false, false);
         registry.interrupts.insert(5, kept);
-        assert!(keep(&mut registry, few).is_err() && !registry.has_news());
+        let mut calls = Calls::default();
+        assert!(registry.keep_cell(&mut calls, few, false).is_err());
+        let given_up = encode_body(&DropCellRequest { cell: 9 });
+        assert_eq!(calls.0, [("drop_cell", given_up)]);
+        assert!(!registry.has_news());
     }
 }

@@ -1,13 +1,14 @@
 //! Calls about segments.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use causeway_shm::Life;
 use rustix::io::Errno;
 
 use super::Sisci;
 use super::registry::{KeptConnection, KeptSegment};
-use crate::attachment::duplicate;
+use crate::attachment::{single, with_copy};
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::remoting::Malformed;
 use crate::services::sisci::{
@@ -64,14 +65,12 @@ impl Sisci {
         };
         self.session.call(|control, registry| {
             let (reply, fds) = SisciStub(control).create_segment(&request, &[])?;
-            let memory = at_most_one(fds)?;
-            if memory.is_none() != (backing == Backing::Empty) {
-                return Err(Malformed::Descriptors.into());
-            }
-            let copy = memory
-                .as_ref()
-                .map(|fd| duplicate(fd.as_fd()))
-                .transpose()?;
+            let both = match backing {
+                Backing::Empty => none(&fds).map(|()| None),
+                _ => with_copy(fds).map(Some),
+            };
+            let both = both.inspect_err(|_| give_up(control, reply.segment))?;
+            let (memory, copy) = both.unzip();
             let kept = KeptSegment::new(reply.clone(), backing, private, copy);
             registry.segments.insert(reply.segment, kept);
             Ok((reply, memory))
@@ -92,11 +91,11 @@ impl Sisci {
         };
         self.session.call(|control, registry| {
             let (_, fds) = SisciStub(control).register_memory(&request, &[])?;
-            let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
+            let (memory, copy) = with_copy(fds)?;
             if let Some(kept) = registry.segments.get_mut(&segment) {
                 kept.reply.offset = address;
                 kept.reply.size = size;
-                kept.memory = Some(duplicate(memory.as_fd())?);
+                kept.memory = Some(copy);
             }
             Ok(memory)
         })
@@ -190,8 +189,8 @@ impl Sisci {
         self.session.call(|control, registry| {
             let request = AttachSegmentRequest { id };
             let (reply, fds) = SisciStub(control).attach_segment(&request, &[])?;
-            let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
-            let copy = duplicate(memory.as_fd())?;
+            let both = with_copy(fds).inspect_err(|_| give_up(control, reply.segment));
+            let (memory, copy) = both?;
             let backing = Backing::Own;
             let mut kept = KeptSegment::new(reply.clone(), backing, false, Some(copy));
             kept.shared = true;
@@ -243,7 +242,7 @@ impl Sisci {
         self.session.call(|control, registry| {
             let request = ConnectionHandle { connection };
             let (reply, fds) = SisciStub(control).fetch_connection(&request, &[])?;
-            let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
+            let memory = single(fds)?;
             if let Some(kept) = registry.connections.get_mut(&connection) {
                 kept.grant = Some(reply.clone());
             }
@@ -342,11 +341,20 @@ pub(super) fn forgiving(outcome: Result<()>) -> Result<()> {
     }
 }
 
-fn at_most_one(fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>> {
-    let mut fds = fds.into_iter();
-    let first = fds.next();
-    match fds.next() {
-        None => Ok(first),
-        Some(_) => Err(Malformed::Descriptors.into()),
+/// A segment that was made or attached to, and whose memory this process has no room for, is none
+/// of its.
+fn give_up(control: &mut Control, segment: u32) {
+    let request = RemoveRequest {
+        handle: segment,
+        force: true,
+    };
+    // Without a broker nobody keeps it.
+    let _ = SisciStub(&mut control.one_way()).remove_segment(&request, &[]);
+}
+
+fn none(fds: &[OwnedFd]) -> Result<()> {
+    match fds {
+        [] => Ok(()),
+        _ => Err(Malformed::Descriptors.into()),
     }
 }
