@@ -22,7 +22,7 @@ use crate::error::{ABSENT, Error, Result};
 use crate::returns::Returns;
 
 /// How long to wait before one is asked again that does not tell: a broker or a daemon that does
-/// not know how to, or has no room for one more wait.
+/// not know how to, has no room for one more wait, or contradicts itself.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// Who waits for ever waits for two brokers: one that ends may be followed by another.
 const PATIENCE_MAX: Duration = RESTORE_GRACE.saturating_mul(2);
@@ -108,6 +108,7 @@ fn until<T>(
     mut ask: impl FnMut() -> Result<T>,
     register: impl Fn(u64) -> causeway_fabric::Result<bool>,
 ) -> Result<T> {
+    let mut is_said_to_be_back = false;
     loop {
         // Before it is asked: what it waits with may go at any time, and it is to hear of that.
         let ticket = returns.begin();
@@ -121,9 +122,15 @@ fn until<T>(
             };
         }
         match register(ticket) {
-            Ok(false) => returns.wait(ticket, end),
-            Ok(true) => returns.end(ticket),
-            Err(_) => {
+            Ok(false) => {
+                is_said_to_be_back = false;
+                returns.wait(ticket, end);
+            }
+            Ok(true) if !is_said_to_be_back => {
+                is_said_to_be_back = true;
+                returns.end(ticket);
+            }
+            Ok(true) | Err(_) => {
                 returns.end(ticket);
                 thread::sleep(left.min(ASK_AGAIN));
             }
@@ -189,6 +196,21 @@ mod tests {
         let over = (Instant::now() + ASK_AGAIN, GONE);
         assert_eq!(until::<()>(&returns, over, ask, |_| Ok(false)), Err(GONE));
         assert!((2..=3).contains(&asked.get()));
+    }
+
+    #[test]
+    fn one_that_contradicts_itself_is_asked_no_more_than_now_and_then() {
+        let returns = Returns::default();
+        let asked = Cell::new(0);
+        let ask = || {
+            asked.set(asked.get() + 1);
+            Err(ABSENT)
+        };
+        let pauses = 3;
+        let over = (Instant::now() + ASK_AGAIN * pauses, GONE);
+        assert_eq!(until::<()>(&returns, over, ask, |_| Ok(true)), Err(GONE));
+        // At first, when it is said to be back, and after each pause.
+        assert!(asked.get() <= 2 + pauses, "{}", asked.get());
     }
 
     #[test]
