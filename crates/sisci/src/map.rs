@@ -235,7 +235,14 @@ pub(crate) trait Told: std::fmt::Debug + Send + Sync {
 pub(crate) struct Maps {
     told: Arc<dyn Told>,
     connection: u32,
-    count: Mutex<usize>,
+    count: Mutex<Count>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    maps: usize,
+    /// What was said to one who is told of changes no earlier than [`Maps::settle`].
+    said: Option<bool>,
 }
 
 /// One of them.
@@ -254,22 +261,33 @@ impl Maps {
 
     fn enter(self: &Arc<Self>) -> Mapped {
         let mut count = self.count.lock();
-        *count += 1;
-        if *count == 1 {
+        count.maps += 1;
+        if count.maps == 1 {
             self.told.mapped(self.connection, true);
         }
         Mapped(self.clone())
     }
 
-    /// Whether there are any, which `tell` is to say anew: who was told has forgotten it.
+    /// Whether there are any, which `tell` is to say anew: who was told has forgotten it. What
+    /// changes from here to [`Maps::settle`] is told to the one before.
     pub(crate) fn again<E>(
         &self,
         tell: impl FnOnce() -> core::result::Result<(), E>,
     ) -> core::result::Result<(), E> {
-        let count = self.count.lock();
-        match *count {
+        let mut count = self.count.lock();
+        count.said = Some(count.maps > 0);
+        match count.maps {
             0 => Ok(()),
             _ => tell(),
+        }
+    }
+
+    /// Has `tell` say whether there are any, if that has changed since [`Maps::again`].
+    pub(crate) fn settle(&self, tell: impl FnOnce(bool)) {
+        let mut count = self.count.lock();
+        let mapped = count.maps > 0;
+        if count.said.take().is_some_and(|said| said != mapped) {
+            tell(mapped);
         }
     }
 }
@@ -277,9 +295,58 @@ impl Maps {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let mut count = self.0.count.lock();
-        *count -= 1;
-        if *count == 0 {
+        count.maps -= 1;
+        if count.maps == 0 {
             self.0.told.mapped(self.0.connection, false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the one before the new daemon is told.
+    #[derive(Debug, Default)]
+    struct Former(Mutex<Vec<bool>>);
+
+    impl Told for Former {
+        fn mapped(&self, connection: u32, mapped: bool) {
+            assert_eq!(connection, 7);
+            self.0.lock().push(mapped);
+        }
+    }
+
+    #[test]
+    fn what_changes_before_calls_go_to_the_new_daemon_is_said_again() {
+        let former = Arc::new(Former::default());
+        let maps = Maps::new(former.clone(), 7);
+        let said = Mutex::new(Vec::new());
+        let again = || {
+            said.lock().push(true);
+            Ok::<(), ()>(())
+        };
+        let settle = || maps.settle(|mapped| said.lock().push(mapped));
+        let first = maps.enter();
+        maps.again(again).unwrap();
+        settle();
+        maps.again(again).unwrap();
+        let second = maps.enter();
+        drop(first);
+        settle();
+        assert_eq!(*said.lock(), [true, true], "nothing has changed");
+        maps.again(again).unwrap();
+        drop(second);
+        settle();
+        assert_eq!(*said.lock(), [true, true, true, false]);
+        maps.again(again).unwrap();
+        let third = maps.enter();
+        settle();
+        assert_eq!(*said.lock(), [true, true, true, false, true]);
+        // From then on it is told as ever.
+        drop(third);
+        settle();
+        assert_eq!(said.lock().len(), 5);
+        assert_eq!(*former.0.lock(), [true, false, true, false]);
     }
 }

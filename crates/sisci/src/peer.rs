@@ -63,7 +63,14 @@ pub(crate) trait Listener: Send + Sync {
     /// # Errors
     /// The daemon's. If it has refused, the object is lost.
     fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<()>;
+
+    /// Calls go to the new connection from now on: what the program has changed since
+    /// [`Listener::restore`], by calls of the former connection, is said anew.
+    fn settle(&self, _client: &NodeClient) {}
 }
+
+/// What was restored by a new connection.
+type Restored = (Name, Arc<dyn Listener>);
 
 /// What a number of the daemon's stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -436,22 +443,40 @@ impl Peer {
             Ok(carrier) => carrier,
             Err(error) => return after(error),
         };
-        let outcome = self.present_objects(&client);
+        let restored = self.present_objects(&client);
         // Made here, so that calls find it no earlier than all that is to be restored.
-        if outcome == Presented::Yes {
+        if let Some(restored) = &restored {
             self.link.resume(carrier);
-            *self.client.lock() = client;
+            *self.client.lock() = client.clone();
+            self.settle(&client, restored);
             let back = self
                 .state
                 .compare_exchange(AWAY, UP, Ordering::AcqRel, Ordering::Acquire);
             if back.is_err() {
                 self.client().close();
             }
+            Presented::Yes
         } else {
             carrier.end();
             client.abort();
+            Presented::NotYet
         }
-        outcome
+    }
+
+    /// The program has gone on while its objects were presented, which takes as long as one of them
+    /// waits for its owner. What it gave up meanwhile is given up here, too.
+    fn settle(&self, client: &NodeClient, restored: &[Restored]) {
+        for (name, listener) in restored {
+            if self.listeners.lock().contains_key(name) {
+                listener.settle(client);
+                continue;
+            }
+            // Without an answer the connection ends, and all is given up.
+            let _ = match *name {
+                Name::Segment(number) => client.disconnect_segment(number),
+                Name::Interrupt(number) => client.disconnect_interrupt(number),
+            };
+        }
     }
 
     /// Connects as the first time, and says who this process is.
@@ -486,23 +511,23 @@ impl Peer {
         Ok(Arc::new(client))
     }
 
-    fn present_objects(&self, client: &NodeClient) -> Presented {
-        if client.identify(self.process).is_err() {
-            return Presented::NotYet;
-        }
+    /// `None` if that is to be tried again.
+    fn present_objects(&self, client: &NodeClient) -> Option<Vec<Restored>> {
+        client.identify(self.process).ok()?;
         // All owners together: the objects of those that are there wait, too.
         let until = Instant::now() + CALL_TIMEOUT;
+        let mut restored = Vec::new();
         for (name, listener) in self.objects() {
             match listener.restore(client, until) {
-                Ok(()) => {}
+                Ok(()) => restored.push((name, listener)),
                 Err(FabricError::Refused { .. }) => {
                     self.listeners.lock().remove(&name);
                     listener.changed(Change::Gone);
                 }
-                Err(_) => return Presented::NotYet,
+                Err(_) => return None,
             }
         }
-        Presented::Yes
+        Some(restored)
     }
 }
 

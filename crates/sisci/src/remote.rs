@@ -313,14 +313,16 @@ impl RemoteSegment {
     /// `BUSY` while it is mapped.
     pub fn remove(&self, library: &Library) -> Result<()> {
         self.uses.close()?;
+        if let Asked::Daemon(peer) = &self.via {
+            // Before it is given up: then a connection to the daemon that is made meanwhile either
+            // is the one by which it is, or finds that it has been.
+            peer.listeners.lock().remove(&Name::Segment(self.number));
+        }
         // What the broker does not know, or is not there to know, ends here all the same.
         self.via.disconnect(self.number);
         causeway_fault::point("sisci.disconnected");
-        match &self.via {
-            Asked::Broker(_) => drop(library.registry.lock().remotes.remove(&self.number)),
-            Asked::Daemon(peer) => {
-                peer.listeners.lock().remove(&Name::Segment(self.number));
-            }
+        if let Asked::Broker(_) = &self.via {
+            library.registry.lock().remotes.remove(&self.number);
         }
         if let State::Connected(Reached::There(_, lives, _), owner) = &*self.state.lock() {
             lives.forget(owner.life);

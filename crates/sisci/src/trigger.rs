@@ -244,10 +244,11 @@ impl<K: Kind> RemoteInterrupt<K> {
                 library.registry.lock().triggers.remove(&self.number);
             }
             Via::There { peer, .. } => {
+                // In this order, as of segments.
+                peer.listeners.lock().remove(&Name::Interrupt(self.number));
                 if let Err(error) = peer.client().disconnect_interrupt(self.number) {
                     peer.failure(&error);
                 }
-                peer.listeners.lock().remove(&Name::Interrupt(self.number));
             }
         }
         K::remotes(library).remove(self.handle);

@@ -64,6 +64,13 @@ impl Listener for RemoteSegment {
         }
         Ok(())
     }
+
+    fn settle(&self, client: &NodeClient) {
+        // Without an answer the connection ends, and nothing is mapped by it.
+        self.maps.settle(|mapped| {
+            let _ = client.note_mapped(self.number, mapped);
+        });
+    }
 }
 
 impl Told for Peer {
