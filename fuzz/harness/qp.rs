@@ -9,8 +9,6 @@
 mod posts;
 #[path = "qp_segments.rs"]
 mod segments;
-#[path = "qp_victim.rs"]
-mod victim;
 
 use causeway_proto::ddp::{Segment, read};
 use causeway_proto::qp::Qp;
@@ -25,7 +23,7 @@ use causeway_wire::trp::{
 };
 
 use crate::script::Script;
-use victim::{QPNS, REGION, REGIONS, SECRET, base};
+use crate::victim::{self, QPNS, REGION, REGIONS, SECRET, base};
 
 /// Steps of one script.
 const STEPS_MAX: usize = 600;

@@ -4,9 +4,9 @@ use causeway_proto::qp::{PlainPayload, PlainSend};
 use causeway_proto::types::{Payload, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use causeway_proto::ulp::Space;
 
-use super::victim::base;
 use super::{Carrier, LANDING, SENT, Scene};
 use crate::script::Script;
+use crate::victim::base;
 
 impl Scene {
     pub(super) fn post_send(&mut self, script: &mut Script<'_>) {

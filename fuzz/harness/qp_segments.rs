@@ -2,8 +2,8 @@
 
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 
-use super::victim::{REGION, base};
 use crate::script::Script;
+use crate::victim::{REGION, base};
 
 /// A segment that is well formed, with fields of the script's choice.
 pub fn craft(script: &mut Script<'_>) -> Vec<u8> {

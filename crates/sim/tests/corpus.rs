@@ -1,5 +1,5 @@
-//! Replays the fuzzing corpora of the queue pair, of secured connections and of secured multicast
-//! (fuzz/README.md).
+//! Replays the fuzzing corpora of the queue pair, of runs of datagrams, of secured connections and
+//! of secured multicast (fuzz/README.md).
 
 #[path = "../../../fuzz/harness/corpus.rs"]
 mod corpus;
@@ -9,6 +9,8 @@ mod group;
 mod nobody;
 #[path = "../../../fuzz/harness/qp.rs"]
 mod qp;
+#[path = "../../../fuzz/harness/runs.rs"]
+mod runs;
 #[path = "../../../fuzz/harness/script.rs"]
 mod script;
 #[path = "../../../fuzz/harness/secure.rs"]
@@ -17,6 +19,8 @@ mod secure;
 mod tampering;
 #[path = "../../../fuzz/harness/variants.rs"]
 mod variants;
+#[path = "../../../fuzz/harness/qp_victim.rs"]
+mod victim;
 
 use causeway_sim::rng::Rng;
 use causeway_wire::group::{GROUP_HEADER_LEN, GROUP_OVERHEAD, GroupHeader};
@@ -31,12 +35,21 @@ const RANDOM_SCRIPTS: u64 = 20_000;
 /// The same for `tampering`, and their bytes.
 const RANDOM_TAMPERING: u64 = 300;
 const TAMPERING_BYTES: usize = 4096;
+/// The same for `runs`.
+const RANDOM_RUNS: u64 = 3_000;
 /// Bytes of a seed.
 const SEED_BYTES: usize = 900;
 
 #[test]
 fn replay_qp() {
     corpus::replay("qp", qp::run);
+}
+
+#[test]
+fn replay_runs() {
+    corpus::replay("runs", |script| {
+        runs::run(script);
+    });
 }
 
 #[test]
@@ -165,6 +178,27 @@ fn random_tampering() {
         forged > RANDOM_TAMPERING * TAMPERING_BYTES as u64 / 20,
         "{forged}"
     );
+}
+
+#[test]
+fn random_runs() {
+    let mut in_runs = 0;
+    for seed in 0..RANDOM_RUNS {
+        let script = random_script(&mut Rng::new(seed), SEED_BYTES);
+        let caught = std::panic::catch_unwind(|| runs::run(&script));
+        in_runs += caught.unwrap_or_else(|_| panic!("seed {seed}"));
+    }
+    // Many a script ends with a refusal before there is a run.
+    assert!(in_runs > RANDOM_RUNS / 10, "{in_runs}");
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_runs_seeds() {
+    for seed in 0..SEEDS {
+        let script = random_script(&mut Rng::new(seed), SEED_BYTES);
+        corpus::write_seed("runs", &format!("random-{seed}"), &script);
+    }
 }
 
 #[test]
