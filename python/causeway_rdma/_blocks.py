@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from causeway_rdma import _native
 from causeway_rdma._constants import BLOCK_HUGE, BLOCK_PERSISTENT, MOVE, Access, Pages
+from causeway_rdma._handle import Opened
 from causeway_rdma._memory import Mapped, array
 
 
@@ -52,55 +53,46 @@ def block_info(row):
                      Pages(row.pages), bool(row.persistent), row.name.decode(errors="replace"))
 
 
-class Pool:
+class Pool(Opened):
     """A pool of blocks. `Session.create_pool` and `Session.open_pool` open one."""
 
     def __init__(self, session, handle, name):
+        super().__init__(handle, "pool")
         self.session = session
         self.name = name
-        self._handle = handle
         self._blocks = []
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
     def __repr__(self):
-        return f"<causeway pool {self.name!r}{'' if self._handle else ' closed'}>"
+        return f"<causeway pool {self.name!r}{'' if self._handle.is_open else ' closed'}>"
 
     @property
     def handle(self):
         """What the C interface knows it by."""
-        if self._handle is None:
-            raise ValueError("the pool is closed")
-        return self._handle
+        return self._handle.value
 
     def close(self):
         """Closes the pool and its blocks; this session's own are freed, unless persistent."""
-        if self._handle is None:
-            return
+        if self._handle.close("cw_pool_close", self._close_blocks):
+            self.session.forget(self)
+
+    def _close_blocks(self):
         for block in list(self._blocks):
             block.close()
-        _native.call("cw_pool_close", self._handle)
-        self._handle = None
-        self.session.forget(self)
 
     def info(self):
         """What is known of the pool (`cw_pool_info`)."""
         info = _native.PoolInfo()
-        _native.call("cw_pool_info", self.handle, ctypes.byref(info))
+        self._call("cw_pool_info", ctypes.byref(info))
         return PoolInfo(info.block_size, info.capacity, bool(info.is_private))
 
     def members(self):
         """The sessions that have the pool open (`cw_pool_members`)."""
-        rows = _native.listed("cw_pool_members", self.handle, _native.Member)
+        rows = self._listed("cw_pool_members", _native.Member)
         return [member(row) for row in rows]
 
     def blocks(self):
         """The blocks in the pool (`cw_pool_blocks`)."""
-        rows = _native.listed("cw_pool_blocks", self.handle, _native.BlockInfo)
+        rows = self._listed("cw_pool_blocks", _native.BlockInfo)
         return [block_info(row) for row in rows]
 
     def allocate(self, size=0, *, huge=False):
@@ -109,12 +101,12 @@ class Pool:
         `size` in bytes, for a pool whose blocks have sizes of their own. `huge`: of huge pages,
         if they are to be had.
         """
-        made = _native.made("cw_block_alloc", self.handle, size, huge * BLOCK_HUGE)
+        made = self._made("cw_block_alloc", size, huge * BLOCK_HUGE)
         return self._kept(made, Access.WRITE)
 
     def open(self, handle, access=Access.READ):
         """Takes hold of a block by its handle, to read or to write (`cw_block_open`)."""
-        made = _native.made("cw_block_open", self.handle, handle, access)
+        made = self._made("cw_block_open", handle, access)
         return self._kept(made, access)
 
     def find(self, name, access=Access.READ, *, timeout=0.0):
@@ -129,7 +121,7 @@ class Pool:
             wait = _native.SLICE_NS if left is None else min(_native.SLICE_NS,
                                                              _native.nanoseconds(left))
             try:
-                made = _native.made("cw_block_find", self.handle, _native.text(name), access, wait)
+                made = self._made("cw_block_find", _native.text(name), access, wait)
             except OSError as error:
                 later = error.errno in (errno.ENOENT, errno.EACCES) and left != 0.0
                 if not later:
@@ -141,7 +133,7 @@ class Pool:
 
     def adopt(self, handle):
         """Becomes the owner of a persistent block whose owner has ended (`cw_block_adopt`)."""
-        return self._kept(_native.made("cw_block_adopt", self.handle, handle), Access.WRITE)
+        return self._kept(self._made("cw_block_adopt", handle), Access.WRITE)
 
     def _kept(self, handle, access):
         block = Block(self, handle, access)
@@ -153,7 +145,7 @@ class Pool:
         self._blocks = [one for one in self._blocks if one is not block]
 
 
-class Block:
+class Block(Opened):
     """A block of shared memory.
 
     Accesses beyond the right that the process has fault (SIGSEGV), as when its owner takes a
@@ -161,84 +153,75 @@ class Block:
     """
 
     def __init__(self, pool, handle, access):
+        super().__init__(handle, "block")
         self.pool = pool
-        self._handle = handle
         self._access = access
         self._mapped = Mapped(self)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
     def __len__(self):
         return self.size
 
     def __repr__(self):
-        state = f"{self.size} bytes" if self._handle else "closed"
+        state = f"{self.size} bytes" if self._handle.is_open else "closed"
         return f"<causeway block, {state}>"
 
     @property
     def c_handle(self):
         """What the C interface knows it by."""
-        if self._handle is None:
-            raise ValueError("the block is closed")
-        return self._handle
+        return self._handle.value
 
     @property
     def handle(self):
         """Names the block to others; can't be guessed, and is no right by itself."""
-        return _native.library().cw_block_handle(self.c_handle)
+        return self._told("cw_block_handle")
 
     @property
     def size(self):
         """In bytes."""
-        return _native.library().cw_block_size(self.c_handle)
+        return self._told("cw_block_size")
 
     @property
     def is_known(self):
         """Whether the broker still knows it: False once freed, or its owner has ended."""
-        return bool(_native.call("cw_block_known", self.c_handle))
+        return bool(self._call("cw_block_known"))
 
     def info(self):
         """What is known of the block (`cw_block_info`)."""
         info = _native.BlockInfo()
-        _native.call("cw_block_info", self.c_handle, ctypes.byref(info))
+        self._call("cw_block_info", ctypes.byref(info))
         return block_info(info)
 
     def close(self):
         """Lets go of it; BufferError while there are views of it (`cw_block_close`)."""
-        self._end("cw_block_close")
+        if self._handle.close("cw_block_close", self._check_unseen):
+            self.pool.forget(self)
 
     def free(self):
-        """Frees a block of this session's, and closes it (`cw_block_free`)."""
-        self._end("cw_block_free")
+        """Frees a block of this session's, and closes it (`cw_block_free`).
 
-    def _end(self, function):
-        if self._handle is None:
-            return
+        BufferError while there are views of it, or another thread uses it.
+        """
+        if self._handle.free("cw_block_free", self._check_unseen):
+            self.pool.forget(self)
+
+    def _check_unseen(self):
         self._mapped.check_unseen("the block")
-        _native.call(function, self._handle)
-        self._handle = None
-        self.pool.forget(self)
 
     def set_name(self, name, *, persistent=False):
         """Names it in its pool; an empty name takes the name away (`cw_block_name`)."""
-        _native.call("cw_block_name", self.c_handle, _native.text(name),
-                     persistent * BLOCK_PERSISTENT)
+        self._call("cw_block_name", _native.text(name), persistent * BLOCK_PERSISTENT)
 
     def grant(self, party, number, access):
         """Lets a party do this with the block from now on (`cw_block_grant`)."""
-        _native.call("cw_block_grant", self.c_handle, party, number, access)
+        self._call("cw_block_grant", party, number, access)
 
     def revoke(self, party, number, *, move=False):
         """Takes back what a party was granted; `move`s it as well (`cw_block_revoke`)."""
-        _native.call("cw_block_revoke", self.c_handle, party, number, move * MOVE)
+        self._call("cw_block_revoke", party, number, move * MOVE)
 
     def move(self):
         """Moves it to fresh memory, which only those get who have a right (`cw_block_move`)."""
-        _native.call("cw_block_move", self.c_handle)
+        self._call("cw_block_move")
 
     def view(self, access=None):
         """A memoryview of the whole block, mapped to read or to write (`cw_block_map`).
@@ -246,8 +229,9 @@ class Block:
         As it was opened, unless `access` says less.
         """
         access = self._access if access is None else access
-        address = _native.made("cw_block_map", self.c_handle, access)
-        return self._mapped.view(address, self.size, access >= Access.WRITE)
+        with self._handle as value:
+            address = _native.made("cw_block_map", value, access)
+            return self._mapped.view(address, self.size, access >= Access.WRITE, self._handle)
 
     def array(self, dtype, shape=None, *, offset=0, access=None):
         """A NumPy array in the block: all that fits behind `offset`, unless there is a shape."""

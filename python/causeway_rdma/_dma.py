@@ -1,7 +1,9 @@
 """Clusters of nodes, their buffers, and transfers between those."""
 
+import contextlib
 import ctypes
-import itertools
+import errno
+import queue
 import sys
 import threading
 import time
@@ -9,113 +11,155 @@ import time
 from causeway_rdma import _native
 from causeway_rdma._blocks import block_info, member
 from causeway_rdma._constants import Pages, State
+from causeway_rdma._handle import Opened
 from causeway_rdma._memory import Mapped, array
 
-# The functions to be told of ends, by number: a transfer may end when nobody here has it any more.
-_WAITING = {}
-_WAITING_LOCK = threading.Lock()
-_NUMBERS = itertools.count(1)
+
+class _Teller:
+    """The thread that tells functions of the ends of a cluster's transfers, in their order.
+
+    It is the interpreter's own: a thread of the library's that enters an interpreter which is about
+    to end would end the process.
+    """
+
+    def __init__(self, handle):
+        self._handle = handle
+        self._due = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread = None
+
+    def begin(self):
+        """There is a thread from now on."""
+        with self._lock:
+            self._start()
+
+    def tell(self, number, function):
+        """Tells the function when this transfer, whose cluster is in use, has ended."""
+        # Until then the library has to know of the transfer.
+        self._handle.keep()
+        with self._lock:
+            self._due.put((number, function))
+            if self._thread is None:
+                # It has ended since begin().
+                self._start()
+                self._due.put(None)
+
+    def end(self):
+        """The thread ends when it has told of all."""
+        if self._handle.is_inherited:
+            return
+        with self._lock:
+            self._due.put(None)
+
+    def _start(self):
+        if self._thread is None:
+            # A daemon: transfers may last longer than the program.
+            thread = threading.Thread(target=self._run, name="causeway", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _run(self):
+        while not self._is_over(due := self._due.get()):
+            if due is not None:
+                self._tell(*due)
+            # A function is not kept until the next one comes.
+            del due
+
+    def _is_over(self, due):
+        with self._lock:
+            if due is None and self._due.empty():
+                self._thread = None
+                return True
+            if due is None:
+                self._due.put(None)
+            return False
+
+    def _tell(self, number, function):
+        try:
+            state = _native.call("cw_dma_wait", self._handle.kept, number, -1)
+            function(number, State(state))
+        except BaseException:  # noqa: BLE001, there is nobody to raise it to
+            sys.excepthook(*sys.exc_info())
+        finally:
+            self._handle.let_go()
 
 
-@_native.CALLBACK
-def _ended(transfer, state, argument):
-    with _WAITING_LOCK:
-        function = _WAITING.pop(argument, None)
-    if function is None:
-        return
-    try:
-        function(transfer, State(state))
-    except Exception:  # noqa: BLE001, there is nobody to raise it to
-        sys.excepthook(*sys.exc_info())
-
-
-_NOBODY = _native.CALLBACK()
-
-
-class Cluster:
+class Cluster(Opened):
     """A node's membership of a cluster. `Session.join_cluster` makes one."""
 
     def __init__(self, session, handle, name):
+        super().__init__(handle, "cluster")
         self.session = session
         self.name = name
-        self._handle = handle
         self._buffers = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
+        self._teller = _Teller(self._handle)
 
     @property
     def handle(self):
         """What the C interface knows it by."""
-        if self._handle is None:
-            raise ValueError("the cluster is closed")
-        return self._handle
+        return self._handle.value
 
     @property
     def node(self):
         """This node's number."""
-        return _native.library().cw_dma_node(self.handle)
+        return self._told("cw_dma_node")
 
     @property
     def outstanding(self):
         """How many transfers of this node have not ended."""
-        return _native.call("cw_dma_outstanding", self.handle)
+        return self._call("cw_dma_outstanding")
 
     def close(self):
         """Leaves the cluster; this node's buffers are freed."""
-        if self._handle is None:
-            return
+        if self._handle.close("cw_dma_close", self._close_buffers):
+            self._teller.end()
+            self.session.forget(self)
+
+    def _close_buffers(self):
         for buffer in list(self._buffers):
             buffer.close()
-        _native.call("cw_dma_close", self._handle)
-        self._handle = None
-        self.session.forget(self)
 
     def nodes(self):
         """The nodes of the cluster (`cw_dma_nodes`)."""
-        return [member(row) for row in _native.listed("cw_dma_nodes", self.handle, _native.Member)]
+        return [member(row) for row in self._listed("cw_dma_nodes", _native.Member)]
 
     def buffers(self):
         """Its buffers; their numbers are the handles (`cw_dma_buffers`)."""
-        rows = _native.listed("cw_dma_buffers", self.handle, _native.BlockInfo)
+        rows = self._listed("cw_dma_buffers", _native.BlockInfo)
         return [block_info(row) for row in rows]
 
     def allocate(self, size):
         """A buffer on this node, of `size` bytes (`cw_dma_alloc`)."""
-        return self._kept(_native.made("cw_dma_alloc", self.handle, size))
+        return self._kept(self._made("cw_dma_alloc", size))
 
     def find(self, number):
         """A buffer of any node by its number (`cw_dma_find`)."""
-        return self._kept(_native.made("cw_dma_find", self.handle, number))
+        return self._kept(self._made("cw_dma_find", number))
 
     def transfer(self, target, source, size, *, to=0, origin=0, callback=None):
         """Starts to copy `size` bytes from `origin` in `source` to `to` in `target`.
 
         Returns a `Transfer` at once. `callback(number, state)` is called by a thread of the
-        library's when it has ended (`cw_dma_transfer`).
+        cluster's when it has ended (`cw_dma_transfer`).
         """
         return self.transfer_all([(target, to, source, origin, size)], callback=callback)
 
     def transfer_all(self, pieces, *, callback=None):
         """As `transfer`, of several (target, to, source, from, size), in their order."""
-        rows = (_native.Piece * len(pieces))(*(
-            _native.Piece(target.c_handle, to, source.c_handle, origin, size)
-            for target, to, source, origin, size in pieces))
-        argument, number = None, ctypes.c_uint64()
         if callback is not None:
-            argument = next(_NUMBERS)
-            with _WAITING_LOCK:
-                _WAITING[argument] = callback
-        try:
-            _native.call("cw_dma_transferv", self.handle, rows, len(pieces),
-                         _NOBODY if callback is None else _ended, argument, ctypes.byref(number))
-        except OSError:
-            with _WAITING_LOCK:
-                _WAITING.pop(argument, None)
-            raise
+            if not callable(callback):
+                raise TypeError(f"a callback that can't be called: {callback!r}")
+            self._teller.begin()
+        number = ctypes.c_uint64()
+        with self._handle as value, contextlib.ExitStack() as used:
+            rows = (_native.Piece * len(pieces))(*(
+                _native.piece(used.enter_context(target.in_use()), to,
+                              used.enter_context(source.in_use()), origin, size)
+                for target, to, source, origin, size in pieces))
+            _native.call("cw_dma_transferv", value, rows, len(pieces), _native.CALLBACK(), None,
+                         ctypes.byref(number))
+            if callback is not None:
+                self._teller.tell(number.value, callback)
         return Transfer(self, number.value, callback is not None)
 
     def _kept(self, handle):
@@ -128,19 +172,13 @@ class Cluster:
         self._buffers = [one for one in self._buffers if one is not buffer]
 
 
-class Buffer:
+class Buffer(Opened):
     """A buffer of a node. All nodes of the cluster may access it."""
 
     def __init__(self, cluster, handle):
+        super().__init__(handle, "buffer")
         self.cluster = cluster
-        self._handle = handle
         self._mapped = Mapped(self)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
     def __len__(self):
         return self.size
@@ -148,34 +186,36 @@ class Buffer:
     @property
     def c_handle(self):
         """What the C interface knows it by."""
-        if self._handle is None:
-            raise ValueError("the buffer is closed")
-        return self._handle
+        return self._handle.value
 
     @property
     def id(self):
         """Its number in the cluster."""
-        return _native.library().cw_buffer_id(self.c_handle)
+        return self._told("cw_buffer_id")
 
     @property
     def node(self):
         """The node that it is on."""
-        return _native.library().cw_buffer_node(self.c_handle)
+        return self._told("cw_buffer_node")
 
     @property
     def size(self):
         """In bytes."""
-        return _native.library().cw_buffer_size(self.c_handle)
+        return self._told("cw_buffer_size")
 
     @property
     def pages(self):
         """The kind of its pages."""
-        return Pages(_native.call("cw_buffer_pages", self.c_handle))
+        return Pages(self._call("cw_buffer_pages"))
 
     def view(self):
         """A memoryview of it."""
-        address = _native.library().cw_buffer_address(self.c_handle)
-        return self._mapped.view(address, self.size, True)
+        if self._handle.is_inherited:
+            # The address is the parent's, and nothing is mapped there.
+            raise _native.failure(errno.EPERM, "view")
+        with self._handle as value:
+            address = _native.library().cw_buffer_address(value)
+            return self._mapped.view(address, self.size, True, self._handle)
 
     def array(self, dtype, shape=None, *, offset=0):
         """A NumPy array in it: all that fits behind `offset`, unless there is a shape."""
@@ -183,19 +223,19 @@ class Buffer:
 
     def close(self):
         """Lets go of it; BufferError while there are views of it (`cw_buffer_close`)."""
-        self._end("cw_buffer_close")
+        if self._handle.close("cw_buffer_close", self._check_unseen):
+            self.cluster.forget(self)
 
     def free(self):
-        """Frees a buffer of this node's (`cw_dma_free`). Transfers from and to it fail."""
-        self._end("cw_dma_free")
+        """Frees a buffer of this node's (`cw_dma_free`). Transfers from and to it fail.
 
-    def _end(self, function):
-        if self._handle is None:
-            return
+        BufferError while there are views of it, or another thread uses it.
+        """
+        if self._handle.free("cw_dma_free", self._check_unseen):
+            self.cluster.forget(self)
+
+    def _check_unseen(self):
         self._mapped.check_unseen("the buffer")
-        _native.call(function, self._handle)
-        self._handle = None
-        self.cluster.forget(self)
 
 
 class Transfer:
@@ -218,7 +258,8 @@ class Transfer:
             return self._final
         if self._tells:
             raise ValueError("the transfer's callback is told of its end")
-        return self._note(_native.call(function, self.cluster.handle, self.number, *arguments))
+        with self.cluster.in_use() as value:
+            return self._note(_native.call(function, value, self.number, *arguments))
 
     def poll(self):
         """Its state now (`cw_dma_poll`)."""
@@ -236,4 +277,5 @@ class Transfer:
 
     def abort(self):
         """Asks it to stop. It has when its state is final."""
-        _native.call("cw_dma_abort", self.cluster.handle, self.number)
+        with self.cluster.in_use() as value:
+            _native.call("cw_dma_abort", value, self.number)

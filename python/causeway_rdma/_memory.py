@@ -13,25 +13,33 @@ class Mapped:
 
     def __init__(self, owner):
         self._owner = owner
-        # By address: whoever makes another view takes the same.
-        self._roots = {}
+        # What all views of it are made of. Two threads that ask at once may have one each.
+        self._roots = []
 
-    def view(self, address, size, writable):
-        """A memoryview of all of it, of bytes."""
-        known = self._roots.get((address, size))
-        root = known() if known else None
+    def view(self, address, size, writable, handle):
+        """A memoryview of all of it, of bytes. The handle is the owner's, in use."""
+        root = next(self._seen(), None)
         if root is None:
             kind = type("Memory", (ctypes.c_ubyte * size,), {})
             root = kind.from_address(address)
             # It keeps the memory mapped as long as anything sees it.
             root.owner = self._owner
-            self._roots[(address, size)] = weakref.ref(root)
+            self._roots.append(weakref.ref(root, self._roots.remove))
         whole = memoryview(root).cast("B")
-        return whole if writable else whole.toreadonly()
+        view = whole if writable else whole.toreadonly()
+        # Whoever closes it looks for views after saying so, and may have looked too early for this.
+        if not handle.is_open:
+            whole.release()
+            view.release()
+            raise handle.closed()
+        return view
+
+    def _seen(self):
+        return (root for known in list(self._roots) if (root := known()) is not None)
 
     def is_seen(self):
         """Whether there is a view of it."""
-        return any(root() is not None for root in self._roots.values())
+        return next(self._seen(), None) is not None
 
     def check_unseen(self, what):
         """Raises BufferError if there is one."""

@@ -1,6 +1,7 @@
 """libcauseway's C interface, by ctypes: types, prototypes, and errors as exceptions."""
 
 import ctypes
+import operator
 import os
 import pathlib
 import threading
@@ -15,6 +16,8 @@ _NAME_BYTES = 64
 
 # How long a call waits before the interpreter looks for signals: Ctrl-C ends a wait within that.
 SLICE_NS = 200_000_000
+# The longest time to wait that the library takes.
+_LONGEST_NS = (1 << 63) - 1
 
 
 class Member(ctypes.Structure):
@@ -47,85 +50,104 @@ class Piece(ctypes.Structure):
 
 CALLBACK = ctypes.CFUNCTYPE(None, c_uint64, c_int, c_void_p)
 
+
+class Number:
+    """An argument that is a number of a C type. By itself ctypes cuts off what is too long."""
+
+    def __init__(self, kind):
+        self._kind = kind
+
+    def from_param(self, value):
+        """What ctypes calls for an argument."""
+        number = operator.index(value)
+        converted = self._kind(number)
+        if converted.value != number:
+            bits = 8 * ctypes.sizeof(self._kind)
+            raise OverflowError(f"{number} is negative or needs more than {bits} bits")
+        return converted
+
+
+_INT, _UINT, _UINT32, _UINT64 = Number(c_int), Number(c_uint), Number(c_uint32), Number(c_uint64)
+_INT64, _SIZE = Number(c_int64), Number(c_size_t)
 _HANDLE = c_void_p
 _OUT = POINTER(c_void_p)
 _TEXT = ctypes.c_char_p
-_SYNC = [_HANDLE, c_uint64]
+_SYNC = [_HANDLE, _UINT64]
 
 # Name: what it returns, and its arguments.
 _PROTOTYPES = {
     "cw_open": (c_int, [_OUT]),
     "cw_close": (c_int, [_HANDLE]),
     "cw_id": (c_uint64, [_HANDLE]),
-    "cw_strerror": (_TEXT, [c_int]),
-    "cw_pool_create": (c_int, [_HANDLE, _TEXT, c_uint64, c_uint32, c_uint, _OUT]),
+    "cw_strerror": (_TEXT, [_INT]),
+    "cw_pool_create": (c_int, [_HANDLE, _TEXT, _UINT64, _UINT32, _UINT, _OUT]),
     "cw_pool_open": (c_int, [_HANDLE, _TEXT, _OUT]),
     "cw_pool_close": (c_int, [_HANDLE]),
     "cw_pool_destroy": (c_int, [_HANDLE, _TEXT]),
     "cw_pool_info": (c_int, [_HANDLE, POINTER(PoolInfo)]),
-    "cw_pool_members": (c_int, [_HANDLE, POINTER(Member), c_size_t]),
-    "cw_pool_blocks": (c_int, [_HANDLE, POINTER(BlockInfo), c_size_t]),
-    "cw_block_alloc": (c_int, [_HANDLE, c_uint64, c_uint, _OUT]),
+    "cw_pool_members": (c_int, [_HANDLE, POINTER(Member), _SIZE]),
+    "cw_pool_blocks": (c_int, [_HANDLE, POINTER(BlockInfo), _SIZE]),
+    "cw_block_alloc": (c_int, [_HANDLE, _UINT64, _UINT, _OUT]),
     "cw_block_free": (c_int, [_HANDLE]),
-    "cw_block_open": (c_int, [_HANDLE, c_uint64, c_int, _OUT]),
-    "cw_block_find": (c_int, [_HANDLE, _TEXT, c_int, c_int64, _OUT]),
-    "cw_block_adopt": (c_int, [_HANDLE, c_uint64, _OUT]),
+    "cw_block_open": (c_int, [_HANDLE, _UINT64, _INT, _OUT]),
+    "cw_block_find": (c_int, [_HANDLE, _TEXT, _INT, _INT64, _OUT]),
+    "cw_block_adopt": (c_int, [_HANDLE, _UINT64, _OUT]),
     "cw_block_close": (c_int, [_HANDLE]),
     "cw_block_handle": (c_uint64, [_HANDLE]),
     "cw_block_size": (c_uint64, [_HANDLE]),
     "cw_block_info": (c_int, [_HANDLE, POINTER(BlockInfo)]),
     "cw_block_known": (c_int, [_HANDLE]),
-    "cw_block_name": (c_int, [_HANDLE, _TEXT, c_uint]),
-    "cw_block_grant": (c_int, [_HANDLE, c_int, c_uint64, c_int]),
-    "cw_block_revoke": (c_int, [_HANDLE, c_int, c_uint64, c_uint]),
+    "cw_block_name": (c_int, [_HANDLE, _TEXT, _UINT]),
+    "cw_block_grant": (c_int, [_HANDLE, _INT, _UINT64, _INT]),
+    "cw_block_revoke": (c_int, [_HANDLE, _INT, _UINT64, _UINT]),
     "cw_block_move": (c_int, [_HANDLE]),
-    "cw_block_map": (c_int, [_HANDLE, c_int, _OUT]),
+    "cw_block_map": (c_int, [_HANDLE, _INT, _OUT]),
     "cw_mutex_init": (c_int, _SYNC),
     "cw_mutex_trylock": (c_int, _SYNC),
-    "cw_mutex_timedlock": (c_int, [*_SYNC, c_int64]),
+    "cw_mutex_timedlock": (c_int, [*_SYNC, _INT64]),
     "cw_mutex_unlock": (c_int, _SYNC),
     "cw_mutex_consistent": (c_int, _SYNC),
     "cw_rwlock_init": (c_int, _SYNC),
-    "cw_rwlock_rdlock": (c_int, [*_SYNC, c_int64]),
+    "cw_rwlock_rdlock": (c_int, [*_SYNC, _INT64]),
     "cw_rwlock_tryrdlock": (c_int, _SYNC),
-    "cw_rwlock_wrlock": (c_int, [*_SYNC, c_int64]),
+    "cw_rwlock_wrlock": (c_int, [*_SYNC, _INT64]),
     "cw_rwlock_trywrlock": (c_int, _SYNC),
     "cw_rwlock_unlock": (c_int, _SYNC),
     "cw_rwlock_consistent": (c_int, _SYNC),
     "cw_cond_init": (c_int, _SYNC),
-    "cw_cond_wait": (c_int, [*_SYNC, c_uint64, c_int64]),
+    "cw_cond_wait": (c_int, [*_SYNC, _UINT64, _INT64]),
     "cw_cond_signal": (c_int, _SYNC),
     "cw_cond_broadcast": (c_int, _SYNC),
-    "cw_sem_init": (c_int, [*_SYNC, c_uint32]),
-    "cw_sem_wait": (c_int, [*_SYNC, c_int64]),
+    "cw_sem_init": (c_int, [*_SYNC, _UINT32]),
+    "cw_sem_wait": (c_int, [*_SYNC, _INT64]),
     "cw_sem_trywait": (c_int, _SYNC),
     "cw_sem_post": (c_int, _SYNC),
     "cw_sem_value": (c_int, _SYNC),
-    "cw_barrier_init": (c_int, [*_SYNC, c_uint32]),
-    "cw_barrier_wait": (c_int, [*_SYNC, c_int64]),
+    "cw_barrier_init": (c_int, [*_SYNC, _UINT32]),
+    "cw_barrier_wait": (c_int, [*_SYNC, _INT64]),
     "cw_barrier_join": (c_int, _SYNC),
     "cw_barrier_leave": (c_int, _SYNC),
     "cw_barrier_mend": (c_int, _SYNC),
-    "cw_dma_open": (c_int, [_HANDLE, _TEXT, c_uint, _OUT]),
+    "cw_dma_open": (c_int, [_HANDLE, _TEXT, _UINT, _OUT]),
     "cw_dma_close": (c_int, [_HANDLE]),
     "cw_dma_node": (c_uint64, [_HANDLE]),
-    "cw_dma_nodes": (c_int, [_HANDLE, POINTER(Member), c_size_t]),
-    "cw_dma_buffers": (c_int, [_HANDLE, POINTER(BlockInfo), c_size_t]),
-    "cw_dma_alloc": (c_int, [_HANDLE, c_uint64, _OUT]),
+    "cw_dma_nodes": (c_int, [_HANDLE, POINTER(Member), _SIZE]),
+    "cw_dma_buffers": (c_int, [_HANDLE, POINTER(BlockInfo), _SIZE]),
+    "cw_dma_alloc": (c_int, [_HANDLE, _UINT64, _OUT]),
     "cw_dma_free": (c_int, [_HANDLE]),
-    "cw_dma_find": (c_int, [_HANDLE, c_uint64, _OUT]),
+    "cw_dma_find": (c_int, [_HANDLE, _UINT64, _OUT]),
     "cw_buffer_close": (c_int, [_HANDLE]),
     "cw_buffer_id": (c_uint64, [_HANDLE]),
     "cw_buffer_node": (c_uint64, [_HANDLE]),
     "cw_buffer_size": (c_uint64, [_HANDLE]),
     "cw_buffer_address": (c_void_p, [_HANDLE]),
     "cw_buffer_pages": (c_int, [_HANDLE]),
-    "cw_dma_transferv": (c_int, [_HANDLE, POINTER(Piece), c_size_t, CALLBACK, c_void_p,
+    "cw_dma_transferv": (c_int, [_HANDLE, POINTER(Piece), _SIZE, CALLBACK, c_void_p,
                                  POINTER(c_uint64)]),
     "cw_dma_outstanding": (c_int, [_HANDLE]),
-    "cw_dma_poll": (c_int, [_HANDLE, c_uint64]),
-    "cw_dma_wait": (c_int, [_HANDLE, c_uint64, c_int64]),
-    "cw_dma_abort": (c_int, [_HANDLE, c_uint64]),
+    "cw_dma_poll": (c_int, [_HANDLE, _UINT64]),
+    "cw_dma_wait": (c_int, [_HANDLE, _UINT64, _INT64]),
+    "cw_dma_abort": (c_int, [_HANDLE, _UINT64]),
 }
 
 _LOADING = threading.Lock()
@@ -149,10 +171,18 @@ def _load():
 
 def library():
     """The library, which is loaded when it is needed first."""
-    with _LOADING:
-        if not _LOADED:
-            _LOADED.append(_load())
-        return _LOADED[0]
+    # No lock once it is loaded: a child that is forked inherits those that other threads hold.
+    if not _LOADED:
+        with _LOADING:
+            if not _LOADED:
+                _LOADED.append(_load())
+    return _LOADED[0]
+
+
+def piece(target, to, source, origin, size):
+    """A part of a transfer, between buffers by their handles."""
+    to, origin, size = (_UINT64.from_param(number) for number in (to, origin, size))
+    return Piece(target, to, source, origin, size)
 
 
 def failure(errno, what):
@@ -193,6 +223,8 @@ def listed(name, handle, structure):
 
 def text(value):
     """A name for the library: UTF-8, without a zero byte."""
+    if not isinstance(value, str):
+        raise TypeError(f"a name is a str, not {type(value).__name__}")
     encoded = value.encode()
     if b"\0" in encoded:
         raise ValueError("a name holds no zero byte")
@@ -200,5 +232,5 @@ def text(value):
 
 
 def nanoseconds(seconds):
-    """A time to wait; None is for ever."""
-    return -1 if seconds is None else max(0, round(seconds * 1e9))
+    """A time to wait, 292 years at most; None is for ever."""
+    return -1 if seconds is None else min(max(0, round(seconds * 1e9)), _LONGEST_NS)

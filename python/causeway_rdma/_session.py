@@ -4,6 +4,7 @@ from causeway_rdma import _native
 from causeway_rdma._blocks import Pool
 from causeway_rdma._constants import POOL_EXISTING, POOL_PRIVATE
 from causeway_rdma._dma import Cluster
+from causeway_rdma._handle import Opened
 
 
 def open():  # noqa: A001, as the modules of the standard library have it
@@ -11,42 +12,33 @@ def open():  # noqa: A001, as the modules of the standard library have it
     return Session()
 
 
-class Session:
+class Session(Opened):
     """A session with the broker. Closing it closes all that was opened with it."""
 
     def __init__(self):
-        self._handle = _native.made("cw_open")
+        super().__init__(_native.made("cw_open"), "session")
         self._parts = []
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
     def __repr__(self):
-        return f"<causeway session {self.id if self._handle else 'closed'}>"
+        return f"<causeway session {self.id if self._handle.is_open else 'closed'}>"
 
     @property
     def handle(self):
         """What the C interface knows it by."""
-        if self._handle is None:
-            raise ValueError("the session is closed")
-        return self._handle
+        return self._handle.value
 
     @property
     def id(self):
         """The number by which others grant this session rights (`cw_id`)."""
-        return _native.library().cw_id(self.handle)
+        return self._told("cw_id")
 
     def close(self):
         """Ends the session, its pools and clusters first; BufferError while memory has views."""
-        if self._handle is None:
-            return
+        self._handle.close("cw_close", self._close_parts)
+
+    def _close_parts(self):
         for part in list(self._parts):
             part.close()
-        _native.call("cw_close", self._handle)
-        self._handle = None
 
     def create_pool(self, name, *, capacity, block_size=0, private=False, existing=False):
         """Makes a pool of `capacity` blocks, and opens it (`cw_pool_create`).
@@ -55,23 +47,21 @@ class Session:
         alone. `existing`: one that is there is opened as it is; else that is FileExistsError.
         """
         flags = private * POOL_PRIVATE | existing * POOL_EXISTING
-        made = _native.made("cw_pool_create", self.handle, _native.text(name), block_size,
-                            capacity, flags)
+        made = self._made("cw_pool_create", _native.text(name), block_size, capacity, flags)
         return self._kept(Pool(self, made, name))
 
     def open_pool(self, name):
         """Opens a pool (`cw_pool_open`)."""
-        made = _native.made("cw_pool_open", self.handle, _native.text(name))
+        made = self._made("cw_pool_open", _native.text(name))
         return self._kept(Pool(self, made, name))
 
     def destroy_pool(self, name):
         """Ends a pool of this user's (`cw_pool_destroy`)."""
-        _native.call("cw_pool_destroy", self.handle, _native.text(name))
+        self._call("cw_pool_destroy", _native.text(name))
 
     def join_cluster(self, name, *, private=False):
         """Joins a cluster of DMA nodes, and makes it if it is not there (`cw_dma_open`)."""
-        made = _native.made("cw_dma_open", self.handle, _native.text(name),
-                            private * POOL_PRIVATE)
+        made = self._made("cw_dma_open", _native.text(name), private * POOL_PRIVATE)
         return self._kept(Cluster(self, made, name))
 
     def _kept(self, part):

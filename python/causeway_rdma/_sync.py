@@ -69,18 +69,22 @@ class _Object:
     def __repr__(self):
         return f"<{type(self).__name__} at {self.offset} of {self.block!r}>"
 
-    def _call(self, name, *arguments):
-        return _native.call(name, self.block.c_handle, self.offset, *arguments)
+    def _result(self, name, *arguments):
+        """What a function returns, also if it is an error."""
+        with self.block.in_use() as handle:
+            return getattr(_native.library(), name)(handle, self.offset, *arguments)
 
-    def _wait(self, name, timeout, *arguments):
-        function = getattr(_native.library(), name)
-        handle = self.block.c_handle
-        result = _sliced(lambda wait: function(handle, self.offset, *arguments, wait), timeout)
+    def _call(self, name, *arguments):
+        return _native.check(self._result(name, *arguments), name)
+
+    def _wait(self, name, timeout):
+        # The block may be closed between two parts of the time.
+        result = _sliced(lambda wait: self._result(name, wait), timeout)
         return None if result is None else _native.check(result, name)
 
     def _try(self, name):
         """What it returns, or None if that can't be had now."""
-        result = getattr(_native.library(), name)(self.block.c_handle, self.offset)
+        result = self._result(name)
         return None if result == -errno.EBUSY else _native.check(result, name)
 
 
@@ -90,8 +94,9 @@ class Mutex(_Object):
     @classmethod
     def create(cls, block, offset=0):
         """Makes one (`cw_mutex_init`)."""
-        _native.call("cw_mutex_init", block.c_handle, offset)
-        return cls(block, offset)
+        made = cls(block, offset)
+        made._call("cw_mutex_init")
+        return made
 
     def acquire(self, timeout=None):
         """Waits for it; an `Acquired`, or None when the time is over."""
@@ -138,8 +143,9 @@ class RWLock(_Object):
     @classmethod
     def create(cls, block, offset=0):
         """Makes one (`cw_rwlock_init`)."""
-        _native.call("cw_rwlock_init", block.c_handle, offset)
-        return cls(block, offset)
+        made = cls(block, offset)
+        made._call("cw_rwlock_init")
+        return made
 
     def acquire_read(self, timeout=None):
         """Waits for it to read; an `Acquired`, or None when the time is over."""
@@ -183,8 +189,9 @@ class Condition(_Object):
     @classmethod
     def create(cls, block, offset, mutex):
         """Makes one (`cw_cond_init`)."""
-        _native.call("cw_cond_init", block.c_handle, offset)
-        return cls(block, offset, mutex)
+        made = cls(block, offset, mutex)
+        made._call("cw_cond_init")
+        return made
 
     def wait(self, timeout=None):
         """Waits for a signal with the mutex released; has it again afterwards.
@@ -194,8 +201,7 @@ class Condition(_Object):
         left = _native.nanoseconds(timeout)
         # Not for longer, so that signals of the interpreter are handled.
         wait = _native.SLICE_NS if left < 0 else min(left, _native.SLICE_NS)
-        result = _native.library().cw_cond_wait(self.block.c_handle, self.offset,
-                                                self.mutex.offset, wait)
+        result = self._result("cw_cond_wait", self.mutex.offset, wait)
         if result == -errno.ETIMEDOUT:
             return None if wait == left else Acquired.CLEAN
         return _acquired(_native.check(result, "cw_cond_wait"))
@@ -230,8 +236,9 @@ class Semaphore(_Object):
     @classmethod
     def create(cls, block, offset, value):
         """Makes one (`cw_sem_init`)."""
-        _native.call("cw_sem_init", block.c_handle, offset, value)
-        return cls(block, offset)
+        made = cls(block, offset)
+        made._call("cw_sem_init", value)
+        return made
 
     def acquire(self, timeout=None):
         """Waits until it is above 0, and takes one; False when the time is over."""
@@ -261,8 +268,9 @@ class Barrier(_Object):
     @classmethod
     def create(cls, block, offset, parties):
         """Makes one (`cw_barrier_init`)."""
-        _native.call("cw_barrier_init", block.c_handle, offset, parties)
-        return cls(block, offset)
+        made = cls(block, offset)
+        made._call("cw_barrier_init", parties)
+        return made
 
     def wait(self, timeout=None):
         """Waits for the others; True for the last that arrives. OSError EOWNERDEAD if one died.
