@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "err.h"
 
+#include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -298,6 +300,47 @@ static void other_in_its_place(struct env *env)
 	}
 }
 
+/* All threads on one processor: those of the library run when this one is stopped. */
+static void share_a_processor(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *task;
+	cpu_set_t one;
+
+	need(tasks, "/proc/self/task");
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	while ((task = readdir(tasks)))
+		if (atoi(task->d_name))
+			need(sched_setaffinity(atoi(task->d_name), sizeof(one), &one) == 0,
+			     "sched_setaffinity");
+	closedir(tasks);
+}
+
+/* What was moved, and is given up while it is not registered, as malloc does with what is free,
+ * takes WRITEs as soon as it is registered again. */
+static void given_up_meanwhile(struct env *env)
+{
+	struct memory m;
+	struct pair p;
+	bool moved = moved_new(env, &p, &m);
+
+	share_a_processor();
+	for (int i = 0; i < 200 && moved; i++) {
+		need0(ibv_dereg_mr(m.mr));
+		need(madvise(m.at, LARGE, MADV_DONTNEED) == 0, "madvise");
+		content_fill(p.a.buf, i, 0, BUF_BYTES);
+		m.mr = ibv_reg_mr(env->pd, m.at, LARGE, ANY_ACCESS);
+		need(m.mr, "ibv_reg_mr");
+		need0(post_send(&p.a, 4, IBV_WR_RDMA_WRITE, BUF_BYTES, (uintptr_t)m.at,
+				m.mr->rkey));
+		expect_wc(p.a.cq, 4, IBV_WC_SUCCESS);
+		check(content_check(m.at, i, 0, BUF_BYTES) < 0, "WRITE %d is lost", i);
+	}
+	memory_free(&m, PROTECTED);
+	bystander_check(env);
+}
+
 /* What was moved and then protected is where it was moved: the owner's own requests reach it, as
  * those of peers do. */
 static void protected_where_moved(struct env *env)
@@ -494,6 +537,7 @@ const struct error_case memory_cases[] = {
 	{ "memory: gone at the initiator", initiators },
 	{ "memory: gone where peers reach it themselves", peers_own_reach },
 	{ "memory: other memory in its place", other_in_its_place },
+	{ "memory: given up while it was not registered", given_up_meanwhile },
 	{ "memory: protected where it was moved", protected_where_moved },
 	{ "memory: gone, with a handler of the program's", handlers },
 	{ "memory: deregistered right after posting", posted_before },
