@@ -43,7 +43,8 @@ def refused(causeway, check):
     check("also without --", done.returncode == 0, done)
     done = causeway("vm", "lab", "--guests", "1", "true", by=AS_NOBODY)
     check("vm lab: a user is told at once",
-          done.returncode == 125 and done.stderr.count("\n") == 1 and "sudo" in done.stderr, done)
+          done.returncode == 125 and done.stderr.count("\n") == 1
+          and f" sudo {CAUSEWAY} vm lab " in done.stderr, done)
 
 
 def no_room(causeway, check):

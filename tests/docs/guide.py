@@ -32,6 +32,8 @@ GUEST_SECONDS = 1200
 FIRST_SLOT = 20480
 MARK = "guide-block-has-ended"
 SHELL = ["bash", "--norc", "--noprofile", "-u"]
+# As Debian's /etc/sudoers has it.
+SECURE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Failed(Exception):
@@ -174,10 +176,11 @@ class Guide:
             host = self.world.client if "second-host" in words else self.world.server
             folder = self.folders.setdefault(host.name, tempfile.mkdtemp(prefix="cwt-guide-"))
             shim = os.path.join(folder, ".sudo")
-            # Who runs this is root; others have the command.
+            # Who runs this is root; others have the command, which looks for programs in the
+            # system's places alone.
             os.makedirs(shim, exist_ok=True)
             with open(os.path.join(shim, "sudo"), "w", encoding="ascii") as f:
-                f.write('#!/bin/sh\nexec "$@"\n')
+                f.write(f'#!/bin/sh\nPATH={SECURE_PATH}\nexec "$@"\n')
                 os.fchmod(f.fileno(), 0o755)
             env = {"PATH": f"{shim}:{netns.BUILD}/bin:{os.environ['PATH']}",
                    "CAUSEWAY_SOURCE": netns.ROOT, "CAUSEWAY_BUILD": netns.BUILD}
