@@ -14,6 +14,8 @@ use core::mem;
 use core::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::next_definition;
+
 type Action = libc::sigaction;
 type Set = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, usize) -> usize;
@@ -41,8 +43,7 @@ impl Function {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: a name that ends with a zero; the call is made from this library.
-        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let next = next_definition::find(self.name);
         self.next.store(next, Ordering::Release);
         next
     }

@@ -17,6 +17,8 @@ use core::mem;
 use core::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::next_definition;
+
 /// Turns this off, set to `off`.
 const SETTING: &str = "CAUSEWAY_SISCI_COPIES";
 
@@ -65,8 +67,7 @@ fn all() -> [&'static Function; 6] {
 /// Finds the next definitions when the library is loaded.
 extern "C" fn find() {
     for function in all() {
-        // SAFETY: a name that ends with a zero; the call is made from this library.
-        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, function.name.as_ptr()) };
+        let next = next_definition::find(function.name);
         function.next.store(next, Ordering::Release);
     }
     rest();

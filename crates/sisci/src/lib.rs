@@ -46,6 +46,7 @@ mod link;
 pub mod local;
 pub mod map;
 pub mod memory;
+mod next_definition;
 mod peer;
 mod place;
 mod program;
