@@ -123,6 +123,13 @@ impl Sharing {
         }
     }
 
+    /// Whether all of a range is in segments already, and stays as it is: it needs no populating.
+    fn covers(&self, addr: usize, len: usize) -> bool {
+        self.mover
+            .get()
+            .is_some_and(|mover| mover.covers(addr, len))
+    }
+
     /// Whether a range is ordinary memory that may be written: if it was populated once, it needs
     /// no populating.
     fn is_plain(&self, addr: usize, len: usize) -> bool {

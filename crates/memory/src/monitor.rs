@@ -9,13 +9,14 @@
 //!   were read: so a thread that has the lock knows that all that was read was handled;
 //! - a page that was given up is empty in the page table, and in the page cache until it is
 //!   punched: such a fault is trapped (as minor), and read only after the event;
-//! - a page is not punched before it is empty in the page table ([`crate::given_up`]).
+//! - a page is not punched before it is empty in the page table ([`crate::given_up`]), and where
+//!   that takes long, the table says so ([`Table::doubts`]).
 //!
 //! The monitor allocates nothing, and waits for no lock that a stopped thread may hold: see
 //! [`crate::shared`]. What needs a system call that would wait for the monitor itself is done by
 //! the [growth thread](crate::growth).
 
-use crate::given_up::{Doubts, punch};
+use crate::given_up::punch;
 use crate::in_place::{has_read, note_loss, reading};
 use crate::pieces::Piece;
 use crate::shared::{MAX_GROWN, Shared, Table, lock};
@@ -33,10 +34,13 @@ const FILL: usize = 64 << 10;
 /// Runs until the sentinel is unmapped.
 pub(crate) fn run(shared: &Shared) {
     sys::be_prompt();
-    let mut doubts = Doubts::new();
     let mut buffer = [Message::default(); BATCH];
     let mut lifting = [Message::default(); BATCH];
-    while shared.events.wait_for_either(&shared.lift).is_ok() {
+    loop {
+        let pause = shared.table().doubts.pause();
+        if shared.events.wait_for_either(&shared.lift, pause).is_err() {
+            break;
+        }
         let mut table = shared.table();
         // A thread whose call is told of goes on when that is read.
         reading();
@@ -55,9 +59,11 @@ pub(crate) fn run(shared: &Shared) {
         };
         let mut stop = false;
         for message in messages {
-            stop |= happened(shared, &mut table, &mut doubts, message.event());
+            stop |= happened(shared, &mut table, message.event());
         }
         has_read();
+        let Table { doubts, pieces, .. } = &mut *table;
+        doubts.look_if_due(&shared.pagemap, pieces);
         drop(table);
         shared.arrived.notify_all();
         if stop {
@@ -65,7 +71,7 @@ pub(crate) fn run(shared: &Shared) {
         }
         for message in messages {
             if let Event::Fault { page, minor } = message.event() {
-                fault(shared, &doubts, page, minor);
+                fault(shared, page, minor);
             }
         }
     }
@@ -82,11 +88,11 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// Brings the table up to date. True for the sentinel.
-fn happened(shared: &Shared, table: &mut Table, doubts: &mut Doubts, event: Event) -> bool {
+fn happened(shared: &Shared, table: &mut Table, event: Event) -> bool {
     match event {
         Event::Remap { from, to } => {
-            doubts.forget(from);
-            doubts.forget(from.at(to));
+            table.doubts.forget(from);
+            table.doubts.forget(from.at(to));
             if !arrive(table, from, to) {
                 if table.pieces.within(from).next().is_some() {
                     note_loss();
@@ -96,14 +102,14 @@ fn happened(shared: &Shared, table: &mut Table, doubts: &mut Doubts, event: Even
         }
         Event::Remove(span) => {
             // Under the lock: the descriptors are open as long as their pieces are listed.
-            doubts.give_up(&shared.pagemap, &table.pieces, span);
+            table.doubts.give_up(&shared.pagemap, &table.pieces, span);
             if let Some(source) = table.source.filter(|source| source.span.meets(span)) {
                 punch(&source.clip(span));
             }
         }
         Event::Unmap(span) if span.contains(shared.sentinel) => return true,
         Event::Unmap(span) => {
-            doubts.forget(span);
+            table.doubts.forget(span);
             // Where a caller is at work it is the caller's own mapping that takes their place.
             let left = |piece: &Piece| piece.idle && !piece.span.meets(table.busy);
             let lost = |piece: Piece| !piece.idle && !piece.span.meets(table.busy);
@@ -148,24 +154,30 @@ fn arrive(table: &mut Table, from: Span, to: usize) -> bool {
 }
 
 /// Lets a stopped thread go on, if the page can be had now.
-fn fault(shared: &Shared, doubts: &Doubts, page: usize, minor: bool) {
+fn fault(shared: &Shared, page: usize, minor: bool) {
     let here = Span::new(page, page + PAGE);
-    let table = shared.table();
+    let mut table = shared.table();
     if table.busy.contains(page) {
         return;
     }
-    let Some(piece) = table.pieces.find(page) else {
+    let Some(piece) = table.pieces.find(page).copied() else {
         drop(table);
         return grown(shared, here);
     };
-    let filled = if minor && doubts.have(page) {
+    let given_up = minor && table.doubts.have(page);
+    if given_up {
         punch(&piece.clip(here));
-        shared.events.zero(here)
-    } else if minor {
+    }
+    let filled = if minor && !given_up {
         shared.events.resume(here)
     } else {
-        let upto = (page + 1).next_multiple_of(FILL).min(piece.span.end);
-        shared.events.zero(Span::new(page, upto))
+        let upto = match given_up {
+            true => here.end,
+            false => (page + 1).next_multiple_of(FILL).min(piece.span.end),
+        };
+        let zeroed = shared.events.zero(Span::new(page, upto));
+        // Entries that are filled from now on are no sign of anything.
+        zeroed.map(|filled| table.doubts.forget(filled))
     };
     if filled.is_err() {
         // Events are unread, or somebody else has filled or punched it: its access tells.

@@ -274,8 +274,10 @@ impl Mover {
         self.0.lock()
     }
 
-    /// Whether all pages of a range are where they were moved, populated and writable: a caller
-    /// that registers it again need not look. False where that takes longer to tell.
+    /// Whether all pages of a range are in segments and writable, and none of them may yet be
+    /// emptied since the program has given it up: a caller that registers it again need not
+    /// populate it. Pages that were given up before come from the segment when they are next
+    /// accessed, by whomever. False where that takes longer to tell.
     pub fn covers(&self, addr: usize, len: usize) -> bool {
         let Some(end) = addr.checked_add(len) else {
             return false;
@@ -291,7 +293,11 @@ impl Mover {
             return false;
         };
         let moved: usize = {
+            // Who has this lock knows that the monitor has dealt with all that it has read of.
             let table = engine.view().table();
+            if table.doubts.meet(span) {
+                return false;
+            }
             table
                 .pieces
                 .within(span)

@@ -6,6 +6,7 @@
 //! heap: an allocator may have put things in memory that has been moved, where a fault waits for
 //! the monitor. It uses the stack and what is here, which is never moved.
 
+use crate::given_up::Doubts;
 use crate::lifted::Lifted;
 use crate::number::Number;
 use crate::pieces::{Piece, Pieces};
@@ -42,6 +43,8 @@ pub(crate) struct Table {
     pub source: Option<Piece>,
     /// The chunk that is just being moved into a store.
     pub lifted: Lifted,
+    /// What the program may have given up. The monitor alone changes it.
+    pub doubts: Doubts,
 }
 
 /// How many pages of grown mappings can wait to be replaced.
@@ -98,6 +101,7 @@ impl View {
                 window: None,
                 source: None,
                 lifted: Lifted::new(),
+                doubts: Doubts::new(),
             }),
         })
     }

@@ -5,6 +5,7 @@ use causeway_owned::Owned;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const API_VERSION: u64 = 0xaa;
 const MAGIC: u32 = 0xaa;
@@ -279,12 +280,16 @@ impl Uffd {
     }
 
     /// Fills the hole at the beginning of `span` with zeros, as far as it reaches; wakes threads
-    /// that wait for these pages. EAGAIN: events are unread. EEXIST: no hole.
-    pub fn zero(&self, span: Span) -> Result<(), Errno> {
+    /// that wait for these pages. Returns what it has filled. EAGAIN: events are unread. EEXIST: no
+    /// hole.
+    pub fn zero(&self, span: Span) -> Result<Span, Errno> {
         let mut words = [span.start as u64, span.len() as u64, 0, 0];
         match self.call(BOTH, 4, &mut words) {
-            Err(Errno::AGAIN) if words[3] as i64 > 0 => Ok(()),
-            result => result,
+            Ok(()) => Ok(span),
+            Err(Errno::AGAIN) if words[3] as i64 > 0 => {
+                Ok(Span::new(span.start, span.start + words[3] as usize))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -312,15 +317,18 @@ impl Uffd {
         self.resume(Span::default()) != Err(Errno::AGAIN)
     }
 
-    /// Waits until one of both has messages, which others may read first.
-    pub fn wait_for_either(&self, other: &Uffd) -> Result<(), Errno> {
+    /// Waits until one of both has messages, which others may read first, or until so much time has
+    /// passed.
+    pub fn wait_for_either(&self, other: &Uffd, most: Option<Duration>) -> Result<(), Errno> {
+        // Rounded up: not before it is time.
+        let most = most.map_or(-1, |most| most.as_micros().div_ceil(1000) as libc::c_int);
         let mut polls = [self, other].map(|uffd| libc::pollfd {
             fd: uffd.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         });
         // SAFETY: two structures, valid.
-        match check(unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) }) {
+        match check(unsafe { libc::poll(polls.as_mut_ptr(), 2, most) }) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error),
         }

@@ -411,10 +411,10 @@ fn check_range(
     }
     let mrs = &sharing.shared.common.mrs;
     let known = || mrs.write().at.known.holds((addr, len));
-    // What is in a segment, too: the program may have given it up since it moved (MADV_DONTNEED),
-    // and pages that the monitor has yet to punch would lose what a peer writes before it has.
-    // Populating waits for it, as every access by these addresses does.
-    let populated = known() && sharing.is_plain(addr, len);
+    // Of what is in a segment the program may have given up pages since (MADV_DONTNEED). Those that
+    // the monitor has yet to punch would lose what a peer writes before it has. Populating waits
+    // for it, as every access by these addresses does.
+    let populated = sharing.covers(addr, len) || known() && sharing.is_plain(addr, len);
     if !populated {
         populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
     }
