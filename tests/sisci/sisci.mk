@@ -29,7 +29,8 @@ $(BUILD)/test/sisci/behind: tests/sisci/windows.c \
 	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -Wl,--no-as-needed -lc \
 		-L$(BUILD)/lib -lsisci
 
-$(addprefix $(BUILD)/test/sisci/,far far_faults windows behind): tests/sisci/far_peer.c tests/sisci/far.h
+$(addprefix $(BUILD)/test/sisci/,far far_faults windows behind): \
+		tests/sisci/far_peer.c tests/sisci/far.h
 
 # Traffic for tests/directory, which does not end by itself, and for tests/sisci/secured.
 $(addprefix $(BUILD)/test/sisci/,steady marked): $(BUILD)/test/sisci/%: tests/sisci/%.c \
