@@ -29,8 +29,9 @@ const LANDING: u32 = 2;
 const KEYS: [u32; 8] = [4, 4, 4, 4, 4, 7, 2, 8];
 
 /// `data` is a script: a byte says whether datagrams have a CRC; then each step is a byte that says
-/// what happens, and its operands. Returns how many datagrams were taken in runs.
-pub fn run(data: &[u8]) -> u64 {
+/// what happens, and its operands. Returns how many datagrams were taken in runs, without CRC and
+/// with it.
+pub fn run(data: &[u8]) -> [u64; 2] {
     let mut script = Script { rest: data };
     let crc = script.byte().unwrap_or(0) & 1 == 0;
     let mut peer = Peer::new();
@@ -70,7 +71,9 @@ pub fn run(data: &[u8]) -> u64 {
             .map(|end| end.host.peek(key, base(key), REGION as usize));
         assert!(alone == together, "other bytes in region {key}");
     }
-    ends[1].in_runs
+    let mut in_runs = [0; 2];
+    in_runs[usize::from(crc)] = ends[1].in_runs;
+    in_runs
 }
 
 fn compare(ends: &[Victim; 2]) {
@@ -253,7 +256,7 @@ impl Peer {
                 2 => (0, self.send(payload, last)),
                 _ => (1, self.response(payload, last)),
             };
-            all.extend(self.datagram((space, last), message, payload));
+            all.extend(self.datagram((space, last), message, payload, crc));
         }
         let each = all.len() / usize::from(count);
         if Peer::change(script, &mut all, each, crc) {
@@ -286,7 +289,13 @@ impl Peer {
         Message::ReadResponse { stag, to }
     }
 
-    fn datagram(&mut self, (space, last): (usize, bool), message: Message, len: usize) -> Vec<u8> {
+    fn datagram(
+        &mut self,
+        (space, last): (usize, bool),
+        message: Message,
+        len: usize,
+        crc: bool,
+    ) -> Vec<u8> {
         let mut segment = vec![0; MAX_HEADER];
         let head = Segment { message, last }.emit(&mut segment).expect("fits");
         segment.truncate(head);
@@ -307,6 +316,7 @@ impl Peer {
             src_qpn: QPNS[1],
             cookie: COOKIES[0],
             window: 64,
+            crc,
             ..Common::default()
         };
         let packet = Packet::Segment(common, Body::Data(position, &segment));
