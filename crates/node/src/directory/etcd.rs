@@ -433,7 +433,9 @@ impl Etcd {
     }
 }
 
-/// The cluster that an answer is of, by a number that the cluster got when it began.
+/// The cluster that an answer is of, by its number. etcd computes that from the peers' URLs and
+/// `--initial-cluster-token`: one that has lost its data and begun again with the same options has
+/// the same.
 fn cluster(answer: &Value) -> Option<&str> {
     answer["header"]["cluster_id"].as_str()
 }
