@@ -33,8 +33,9 @@ impl Asked {
                 made.map_err(|error| from_fabric(&error))
             }
             Asked::Daemon(peer) => {
-                let made = peer.client().connect_segment(request);
-                made.map_err(|error| peer.error(&error))
+                let client = peer.client();
+                let made = client.connect_segment(request);
+                made.map_err(|error| Peer::error(&client, &error))
             }
         }
     }
@@ -44,8 +45,9 @@ impl Asked {
         match self {
             Asked::Broker(sisci) => drop(sisci.disconnect_segment(number)),
             Asked::Daemon(peer) => {
-                if let Err(error) = peer.client().disconnect_segment(number) {
-                    peer.failure(&error);
+                let client = peer.client();
+                if let Err(error) = client.disconnect_segment(number) {
+                    Peer::failure(&client, &error);
                 }
             }
         }

@@ -329,8 +329,9 @@ impl Host {
     /// Connects, or begins to wait until somebody there is a member.
     fn connect(self: &Arc<Self>) -> Result<()> {
         let mut listeners = self.peer.listeners.lock();
-        let made = self.peer.client().connect_segment(&self.request());
-        let made = made.map_err(|error| self.peer.error(&error))?;
+        let client = self.peer.client();
+        let made = client.connect_segment(&self.request());
+        let made = made.map_err(|error| Peer::error(&client, &error))?;
         let listener: Weak<dyn Listener> = Arc::downgrade(self) as _;
         listeners.insert(Name::Segment(made.connection), listener);
         drop(listeners);
@@ -359,8 +360,9 @@ impl Host {
 
     fn fetch(&self) -> Result<()> {
         let number = self.set(|state| state.number);
-        let reply = self.peer.client().fetch_connection(number);
-        let reply = reply.map_err(|error| self.peer.error(&error))?;
+        let client = self.peer.client();
+        let reply = client.fetch_connection(number);
+        let reply = reply.map_err(|error| Peer::error(&client, &error))?;
         if !reply.replicas {
             return Err(Error::ILLEGAL_OPERATION);
         }

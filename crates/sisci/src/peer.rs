@@ -302,18 +302,19 @@ impl Peer {
         }
     }
 
-    /// What a failed call is to programs. One that got no answer breaks the connection.
-    pub fn failure(&self, error: &FabricError) -> Option<Error> {
+    /// What a failed call is to programs. One that got no answer breaks the connection by which it
+    /// was made: another may have followed that one meanwhile.
+    pub fn failure(client: &NodeClient, error: &FabricError) -> Option<Error> {
         if matches!(error, FabricError::Refused { .. }) {
             return None;
         }
-        self.client().abort();
+        client.abort();
         Some(unreachable(error))
     }
 
     /// What a failed call is to programs, refused or without an answer.
-    pub fn error(&self, error: &FabricError) -> Error {
-        self.failure(error).unwrap_or_else(|| from_fabric(error))
+    pub fn error(client: &NodeClient, error: &FabricError) -> Error {
+        Peer::failure(client, error).unwrap_or_else(|| from_fabric(error))
     }
 
     /// Whether the daemon has a node, as it should.
@@ -321,8 +322,9 @@ impl Peer {
     /// # Errors
     /// `NO_REMOTE_LINK_ACCESS`
     pub fn has(&self, node: u32) -> Result<bool> {
-        let has = self.client().probe(node);
-        has.map_err(|error| self.failure(&error).unwrap_or(Error::NO_REMOTE_LINK_ACCESS))
+        let client = self.client();
+        let has = client.probe(node);
+        has.map_err(|error| Peer::failure(&client, &error).unwrap_or(Error::NO_REMOTE_LINK_ACCESS))
     }
 
     /// Triggers the interrupt of a connection.

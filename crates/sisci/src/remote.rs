@@ -28,7 +28,7 @@ use crate::life_table::Lives;
 use crate::local::{Reason, check_range, whole_place};
 use crate::map::{self, Map, Maps, Memory, Source, Told};
 use crate::memory::{Mapping, Place};
-use crate::peer::{Listener, Listeners, Name};
+use crate::peer::{Listener, Listeners, Name, Peer};
 use crate::place;
 use crate::registry::Registry;
 use crate::sequence::Owner;
@@ -559,8 +559,9 @@ fn fetch(library: &Library, via: &Asked, (number, id): (u32, u32)) -> Result<Sta
             Ok(State::Connected(Reached::Here(grant), owner))
         }
         Asked::Daemon(peer) => {
-            let reply = peer.client().fetch_connection(number);
-            let reply = reply.map_err(|error| peer.error(&error))?;
+            let client = peer.client();
+            let reply = client.fetch_connection(number);
+            let reply = reply.map_err(|error| Peer::error(&client, &error))?;
             let place = place::Place::new(reply.base, reply.rkey);
             let proof = (reply.name, reply.segment_name, reply.life);
             let size = usize::try_from(reply.size).map_err(|_| Error::NOSPC)?;

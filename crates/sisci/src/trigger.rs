@@ -176,8 +176,10 @@ impl<K: Kind> RemoteInterrupt<K> {
             wait: false,
         };
         let mut listeners = peer.listeners.lock();
-        let made = peer.client().connect_interrupt(&request);
-        let connection = made.map_err(|error| peer.error(&error))?.connection;
+        let client = peer.client();
+        let made = client.connect_interrupt(&request);
+        let made = made.map_err(|error| Peer::error(&client, &error))?;
+        let connection = made.connection;
         let handle = K::remotes(library).insert(|handle| {
             let via = Via::There {
                 peer: peer.clone(),
@@ -223,9 +225,10 @@ impl<K: Kind> RemoteInterrupt<K> {
         };
         // One at a time: a cell is lost after it was taken, or not at all.
         let mut cells = cells.lock();
-        match peer.client().take_cells(self.number) {
+        let client = peer.client();
+        match client.take_cells(self.number) {
             Ok(fresh) => cells.extend(fresh),
-            Err(error) => drop(peer.failure(&error)),
+            Err(error) => drop(Peer::failure(&client, &error)),
         }
         !cells.is_empty()
     }
@@ -246,8 +249,9 @@ impl<K: Kind> RemoteInterrupt<K> {
             Via::There { peer, .. } => {
                 // In this order, as of segments.
                 peer.listeners.lock().remove(&Name::Interrupt(self.number));
-                if let Err(error) = peer.client().disconnect_interrupt(self.number) {
-                    peer.failure(&error);
+                let client = peer.client();
+                if let Err(error) = client.disconnect_interrupt(self.number) {
+                    Peer::failure(&client, &error);
                 }
             }
         }
@@ -302,14 +306,15 @@ impl<K: Kind> RemoteInterrupt<K> {
         // It goes another way than what was stored before, which has to be there.
         drain();
         peer.link.settle().map_err(|_| Error::NOT_CONNECTED)?;
-        let sent = peer.client().trigger_data(self.number, data);
+        let client = peer.client();
+        let sent = client.trigger_data(self.number, data);
         sent.map_err(|error| match error {
             FabricError::Refused {
                 errno: Errno::NOSPC,
                 ..
             } => Error::NOSPC,
             error => {
-                peer.failure(&error);
+                Peer::failure(&client, &error);
                 Error::NOT_CONNECTED
             }
         })

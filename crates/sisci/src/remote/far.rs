@@ -75,8 +75,9 @@ impl Listener for RemoteSegment {
 
 impl Told for Peer {
     fn mapped(&self, connection: u32, mapped: bool) {
-        if let Err(error) = self.client().note_mapped(connection, mapped) {
-            self.failure(&error);
+        let client = self.client();
+        if let Err(error) = client.note_mapped(connection, mapped) {
+            Peer::failure(&client, &error);
         }
     }
 }
