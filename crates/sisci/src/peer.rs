@@ -473,11 +473,14 @@ impl Peer {
                 listener.settle(client);
                 continue;
             }
-            // Without an answer the connection ends, and all is given up.
-            let _ = match *name {
+            let given_up = match *name {
                 Name::Segment(number) => client.disconnect_segment(number),
                 Name::Interrupt(number) => client.disconnect_interrupt(number),
             };
+            // Without an answer the connection ends, and all is given up.
+            if let Err(error) = given_up {
+                Peer::failure(client, &error);
+            }
         }
     }
 

@@ -68,7 +68,9 @@ impl Listener for RemoteSegment {
     fn settle(&self, client: &NodeClient) {
         // Without an answer the connection ends, and nothing is mapped by it.
         self.maps.settle(|mapped| {
-            let _ = client.note_mapped(self.number, mapped);
+            if let Err(error) = client.note_mapped(self.number, mapped) {
+                Peer::failure(client, &error);
+            }
         });
     }
 }
