@@ -104,8 +104,9 @@ struct Begun {
     pause: Duration,
     /// When its message was first repeated, since it has its place.
     repeated: Option<Instant>,
-    /// The first refusal, and whether it was told.
+    /// The first refusal since an answer, whether there was another, and whether one was told.
     refused: Option<(Instant, Why)>,
+    refused_again: bool,
     told: bool,
 }
 
@@ -117,8 +118,10 @@ impl Begun {
 
     /// The refusal that is to be told now: no answer has followed it for long enough. A message
     /// that was damaged on its way is refused as if another key had made it, and it is repeated.
-    fn take_refusal(&mut self, now: Instant) -> Option<Why> {
-        let (since, why) = self.refused.filter(|_| !self.told)?;
+    /// That of a handshake that `is_aside` is not, so there must have been two refusals.
+    fn take_refusal(&mut self, now: Instant, is_aside: bool) -> Option<Why> {
+        let counts = !self.told && (self.refused_again || !is_aside);
+        let (since, why) = self.refused.filter(|_| counts)?;
         self.told = now.since(since) >= REFUSAL_PATIENCE || now >= self.end();
         self.told.then_some(why)
     }
@@ -201,12 +204,15 @@ impl Associations {
             pause: BEGIN_FIRST,
             repeated: None,
             refused: None,
+            refused_again: false,
             told: false,
         });
         let begun = Begun {
             again: (now + BEGIN_FIRST).min(begun.end()),
             pause: BEGIN_FIRST,
             repeated: None,
+            // While it was aside, nothing was sent that could have been answered.
+            refused: begun.refused.map(|(_, why)| (now, why)),
             ..begun
         };
         self.begun.insert(peer, begun);
@@ -431,6 +437,9 @@ impl Associations {
                 if self.is_asked(message) || !self.may_ask() {
                     return Err(Ignored::Stale);
                 }
+                if let Some(begun) = self.begun_mut(&peer) {
+                    (begun.refused, begun.refused_again) = (None, false);
+                }
                 self.ask(peer, receiver, from, finish);
             }
             Step::Cookie(cookie) if begun.cookies_left > 0 => {
@@ -453,8 +462,12 @@ impl Associations {
     ) -> Result<(), Ignored> {
         let begun = self.begun_mut(&peer);
         let begun = begun.filter(|begun| begun.cookie == receiver && begun.message.is_some());
-        let begun = begun.filter(|begun| begun.refused.is_none());
-        begun.ok_or(Ignored::Stale)?.refused = Some((now, why));
+        let begun = begun.ok_or(Ignored::Stale)?;
+        if begun.refused_again {
+            return Err(Ignored::Stale);
+        }
+        begun.refused_again = begun.refused.is_some();
+        begun.refused.get_or_insert((now, why));
         Ok(())
     }
 
@@ -469,9 +482,14 @@ impl Associations {
     /// handshakes are not under way any more: they are given up, since they have not answered for
     /// long, or give way to these.
     pub fn on_timer(&mut self, now: Instant, others: usize) -> Vec<Peer> {
-        let all = self.begun.iter_mut().chain(&mut self.aside);
-        let refused = all.filter_map(|(peer, begun)| Some((*peer, begun.take_refusal(now)?)));
-        self.refusals.extend(refused);
+        for (all, is_aside) in [(&mut self.begun, false), (&mut self.aside, true)] {
+            let refused = all.iter_mut();
+            let refused = refused.filter_map(|(peer, begun)| {
+                let why = begun.take_refusal(now, is_aside)?;
+                Some((*peer, why))
+            });
+            self.refusals.extend(refused);
+        }
         self.aside.retain(|_, begun| now < begun.end());
         self.aside_until = self.aside_until.filter(|until| now < *until);
         let due = |(peer, begun): (&Peer, &Begun)| (begun.again <= now).then_some(*peer);

@@ -480,10 +480,30 @@ fn a_message_that_was_damaged_once_is_no_other_key() {
     assert_eq!(sides[0].it.next_refusal(), None);
 }
 
-/// A refusal shortly before the end is told then, also of one that has given way.
+/// This side's broker is slow to understand it.
+#[test]
+fn a_refusal_that_an_answer_has_followed_is_not_told() {
+    let mut sides = [Side::new(0), Side::new(1)];
+    sides[0].begin(T0);
+    sides[1].foreign = true;
+    carry(&mut sides, T0);
+    sides[1].foreign = false;
+    let again = T0 + BEGIN_FIRST;
+    sides[0].it.on_timer(again, 0);
+    let begin = sides[0].letters().remove(0);
+    sides[1].hear(again, &begin).unwrap();
+    let answer = sides[1].letters().remove(0);
+    sides[0].hear(again, &answer).unwrap();
+    sides[0].it.on_timer(T0 + GIVE_UP_AFTER / 2, 0);
+    assert_eq!(sides[0].it.next_refusal(), None);
+    carry(&mut sides, T0 + GIVE_UP_AFTER / 2);
+    assert!(sides[0].sealed().is_some());
+}
+
+/// A refusal shortly before the end is told then; of one that has given way, if it is the second.
 #[test]
 fn what_was_refused_is_told_at_the_end() {
-    for gives_way in [false, true] {
+    for (gives_way, refusals) in [(false, 1), (true, 1), (true, 2)] {
         let mut sides = [Side::new(0), Side::new(1)];
         sides[1].foreign = true;
         sides[0].begin(T0);
@@ -496,12 +516,32 @@ fn what_was_refused_is_told_at_the_end() {
             sides[0].it.on_timer(T0 + BEGIN_FIRST + GIVE_WAY_AFTER, 1);
             assert_eq!(sides[0].it.begun.len(), 0);
         }
-        sides[0].hear(end, &refusal).unwrap();
+        for _ in 0..refusals {
+            sides[0].hear(end, &refusal).unwrap();
+        }
         assert_eq!(sides[0].it.next_refusal(), None);
         sides[0].it.on_timer(end, 0);
-        let told = Some((sides[0].peer(), Why::Key));
+        let is_told = !gives_way || refusals > 1;
+        let told = is_told.then_some((sides[0].peer(), Why::Key));
         assert_eq!(sides[0].it.next_refusal(), told);
     }
+}
+
+/// A handshake that was refused once before it gave way is no other key when its turn comes again.
+#[test]
+fn what_goes_on_has_time_to_be_answered() {
+    let mut sides = [Side::new(0), Side::new(1)];
+    sides[1].foreign = true;
+    sides[0].begin(T0);
+    carry(&mut sides, T0);
+    sides[1].foreign = false;
+    sides[0].it.on_timer(T0 + BEGIN_FIRST, 1);
+    sides[0].it.on_timer(T0 + BEGIN_FIRST + GIVE_WAY_AFTER, 1);
+    assert_eq!(sides[0].it.begun.len(), 0);
+    let later = T0 + 2 * REFUSAL_PATIENCE;
+    sides[0].begin(later);
+    sides[0].it.on_timer(later + BEGIN_FIRST, 0);
+    assert_eq!(sides[0].it.next_refusal(), None);
 }
 
 #[test]
