@@ -71,6 +71,9 @@ impl Sisci {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Forked`].
     pub fn give_up_cell(&self, cell: u64) -> Result<()> {
+        // With or without a broker: the next one is not to hear that it is served.
+        self.session
+            .with_registry(|registry| registry.forget_cell(cell))?;
         let given_up = self.session.call_if_attached(|control, _| {
             give_up(&mut control.one_way(), cell);
             Ok(())
@@ -93,6 +96,21 @@ impl Registry {
         } else {
             let kept = self.interrupt_connections.get_mut(&of.handle);
             kept.map(|kept| &mut kept.late)
+        }
+    }
+
+    /// Forgets a cell, at whichever end this process is.
+    fn forget_cell(&mut self, cell: u64) {
+        for kept in self.interrupts.values_mut() {
+            kept.cells.remove(&cell);
+            kept.late.retain(|late| late.name != cell);
+        }
+        for (&connection, kept) in &mut self.interrupt_connections {
+            if kept.cells.remove(&cell).is_some() {
+                kept.late.retain(|late| late.name != cell);
+                self.lendable.forget(connection, cell);
+                kept.ended |= kept.cells.is_empty();
+            }
         }
     }
 
@@ -287,6 +305,37 @@ mod tests {
         // The next broker hears of it as of any that was taken.
         assert_eq!(registry.interrupts[&5].cells[&9], 8);
         assert_eq!(registry.interrupt_connections[&5].cells[&9], 8);
+    }
+
+    #[test]
+    fn the_next_broker_does_not_hear_of_a_cell_that_was_given_up() {
+        let mut registry = Registry::default();
+        let kept = KeptInterrupt::new(InterruptReply::default(), false, false);
+        registry.interrupts.insert(5, kept);
+        let kept = KeptInterruptConnection::new(ConnectInterruptRequest::default());
+        registry.interrupt_connections.insert(6, kept);
+        // A process may trigger its own interrupt: both ends have one name.
+        for (handle, local) in [(5, true), (6, false)] {
+            keep(&mut registry, late(handle, local, Some(8))).unwrap();
+            keep(&mut registry, late(handle, local, Some(9))).unwrap();
+        }
+        let lent = |registry: &Registry| {
+            let all = registry.lendable.of(6).map(|(name, _)| name);
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(lent(&registry), [8, 9]);
+        registry.forget_cell(8);
+        assert_eq!(lent(&registry), [9]);
+        assert!(!registry.interrupt_connections[&6].ended);
+        registry.forget_cell(9);
+        assert_eq!(lent(&registry), []);
+        let (owner, trigger) = (
+            &registry.interrupts[&5],
+            &registry.interrupt_connections[&6],
+        );
+        assert!(owner.cells.is_empty() && owner.late.is_empty());
+        assert!(trigger.cells.is_empty() && trigger.late.is_empty());
+        assert!(trigger.ended);
     }
 
     #[test]
