@@ -485,7 +485,7 @@ impl Listener for Host {
         }
     }
 
-    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<()> {
+    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<bool> {
         let (number, proof) = self.set(|state| {
             let proof = state.file.as_ref().map(|file| file.proof.clone());
             (state.number, proof)
@@ -500,7 +500,7 @@ impl Listener for Host {
         });
         let place = match (restored, proof) {
             (Ok(_), Some(_)) => fetch_by(until, client, number),
-            (Ok(_), None) => return Ok(()),
+            (Ok(_), None) => return Ok(true),
             (Err(error), _) => Err(error),
         };
         match place {
@@ -516,7 +516,7 @@ impl Listener for Host {
             }),
             Err(error) => return Err(error),
         }
-        Ok(())
+        Ok(true)
     }
 }
 

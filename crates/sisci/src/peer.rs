@@ -58,11 +58,11 @@ pub(crate) trait Listener: Send + Sync {
     fn changed(self: Arc<Self>, change: Change);
 
     /// Is taken up again by a new connection to the daemon, where the owner is waited for until a
-    /// moment.
+    /// moment. Returns whether it was presented there: what was given up is not.
     ///
     /// # Errors
     /// The daemon's. If it has refused, the object is lost.
-    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<()>;
+    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<bool>;
 
     /// Calls go to the new connection from now on: what the program has changed since
     /// [`Listener::restore`], by calls of the former connection, is said anew.
@@ -524,7 +524,9 @@ impl Peer {
         let mut restored = Vec::new();
         for (name, listener) in self.objects() {
             match listener.restore(client, until) {
-                Ok(()) => restored.push((name, listener)),
+                Ok(true) => restored.push((name, listener)),
+                // Its number may be that of something new at this daemon.
+                Ok(false) => {}
                 Err(FabricError::Refused { .. }) => {
                     self.listeners.lock().remove(&name);
                     listener.changed(Change::Gone);

@@ -365,9 +365,9 @@ impl<K: Kind> Listener for RemoteInterrupt<K> {
         }
     }
 
-    fn restore(&self, client: &NodeClient, _: Instant) -> causeway_fabric::Result<()> {
+    fn restore(&self, client: &NodeClient, _: Instant) -> causeway_fabric::Result<bool> {
         let Via::There { cells, .. } = &self.via else {
-            return Ok(());
+            return Ok(false);
         };
         let request = ConnectInterruptRequest {
             node: self.node,
@@ -377,6 +377,6 @@ impl<K: Kind> Listener for RemoteInterrupt<K> {
         };
         client.restore_interrupt_connection(self.number, &request)?;
         *cells.lock() = client.take_cells(self.number)?;
-        Ok(())
+        Ok(true)
     }
 }

@@ -27,13 +27,13 @@ impl Listener for RemoteSegment {
         }
     }
 
-    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<()> {
+    fn restore(&self, client: &NodeClient, until: Instant) -> causeway_fabric::Result<bool> {
         let (window, proof) = match &*self.state.lock() {
             State::Pending(_) => (None, Proof::default()),
             State::Connected(Reached::There(window, _, proof), owner) if owner.is_alive() => {
                 (Some(window.clone()), proof.clone())
             }
-            _ => return Ok(()),
+            _ => return Ok(false),
         };
         let (name, segment_name, life) = proof;
         client.restore_connection(&RestoreConnectionRequest {
@@ -62,10 +62,18 @@ impl Listener for RemoteSegment {
         if self.watched.load(Ordering::Relaxed) {
             client.watch_connection(self.number)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn settle(&self, client: &NodeClient) {
+        let has_failed = matches!(*self.state.lock(), State::Failed);
+        if has_failed {
+            // It was pending when it was presented, and has expired: only the former daemon heard.
+            if let Err(error) = client.disconnect_segment(self.number) {
+                Peer::failure(client, &error);
+            }
+            return;
+        }
         // Without an answer the connection ends, and nothing is mapped by it.
         self.maps.settle(|mapped| {
             if let Err(error) = client.note_mapped(self.number, mapped) {
