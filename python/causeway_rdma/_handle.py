@@ -65,50 +65,64 @@ class Handle:
         """Whether this process is a child of the one that made it."""
         return self._pid != os.getpid()
 
-    def close(self, function, check=None):
+    def close(self, function, check):
         """Has `function` close it: now, or when the calls that use it have returned.
 
         `check` raises an exception if it is to stay open. Returns whether it was open.
         """
-        def end():
-            self._left.append(function)
-            self._finish()
+        end = getattr(_native.library(), function)
+        if not self._ended(check):
+            return False
+        self._left.append(end)
+        self._finish()
+        return True
 
-        return self._ended(check, end)
-
-    def free(self, function, check=None):
+    def free(self, function, check):
         """Has `function` end it, which may fail. BufferError if another thread uses it."""
-        def end():
+        def check_unused():
+            check()
             if self._calls:
                 raise BufferError(f"another thread uses the {self._what}")
-            _native.check(getattr(_native.library(), function)(self._value), function)
 
-        return self._ended(check, end)
+        end = getattr(_native.library(), function)
+        if not self._ended(check_unused):
+            return False
+        result = end(self._value)
+        if result < 0:
+            self._reopen()
+        _native.check(result, function)
+        return True
 
-    def _ended(self, check, end):
+    def _ended(self, check):
+        """Whether the caller, and nobody else, has to have it ended now.
+
+        From then on it is not opened again unless the library says that it is there: an interrupt
+        (Ctrl-C) is raised when a function of the library's has returned, and may have freed it.
+        """
         try:
             self._right_to_end.pop()
         except IndexError:
             return False
-        self.is_open = False
         try:
-            if check is not None:
-                check()
-            end()
+            self.is_open = False
+            check()
         except BaseException:
-            self.is_open = True
-            self._right_to_end.append(None)
+            self._reopen()
             raise
         return True
+
+    def _reopen(self):
+        self.is_open = True
+        self._right_to_end.append(None)
 
     def _finish(self):
         if self._calls:
             return
         try:
-            function = self._left.pop()
+            end = self._left.pop()
         except IndexError:
             return
-        getattr(_native.library(), function)(self._value)
+        end(self._value)
 
 
 class Opened:

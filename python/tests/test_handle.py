@@ -1,0 +1,93 @@
+"""What is closed: once, whatever interrupts that."""
+
+import unittest
+import unittest.mock
+
+from causeway_rdma import _native
+from causeway_rdma._handle import Handle
+
+VALUE = 4096
+
+
+class Library:
+    """A C library whose functions note what they end."""
+
+    def __init__(self, results=(), interrupt=None):
+        self.ended = []
+        self._results = list(results)
+        self._interrupt = interrupt
+
+    def cw_end(self, value):
+        """Ends something, unless it has to fail."""
+        result = self._results.pop(0) if self._results else 0
+        if result == 0:
+            self.ended.append(value)
+        # The interpreter looks for signals when ctypes has called.
+        if self._interrupt is not None:
+            raise self._interrupt
+        return result
+
+    def cw_strerror(self, _):
+        """An error's text."""
+        return b"refused"
+
+
+class Ends(unittest.TestCase):
+    """A handle of a library that is not there."""
+
+    def setUp(self):
+        self.handle = Handle(VALUE, "thing")
+
+    def library(self, **options):
+        """Has the handle call such a library."""
+        library = Library(**options)
+        patch = unittest.mock.patch.object(_native, "library", lambda: library)
+        patch.start()
+        self.addCleanup(patch.stop)
+        return library
+
+    def test_what_was_interrupted_is_not_ended_again(self):
+        for name in ("close", "free"):
+            with self.subTest(name):
+                self.setUp()
+                library = self.library(interrupt=KeyboardInterrupt)
+                end = getattr(self.handle, name)
+                with self.assertRaises(KeyboardInterrupt):
+                    end("cw_end", lambda: None)
+                self.assertFalse(self.handle.is_open)
+                self.assertFalse(end("cw_end", lambda: None))
+                self.assertEqual(library.ended, [VALUE])
+
+    def test_what_was_interrupted_before_can_be_ended(self):
+        for name in ("close", "free"):
+            with self.subTest(name):
+                self.setUp()
+                library = self.library()
+                end = getattr(self.handle, name)
+                with self.assertRaises(KeyboardInterrupt):
+                    end("cw_end", unittest.mock.Mock(side_effect=KeyboardInterrupt))
+                self.assertEqual((self.handle.is_open, library.ended), (True, []))
+                self.assertTrue(end("cw_end", lambda: None))
+                self.assertEqual(library.ended, [VALUE])
+
+    def test_what_the_library_refuses_stays(self):
+        library = self.library(results=[-1])
+        with self.assertRaises(PermissionError):
+            self.handle.free("cw_end", lambda: None)
+        with self.handle as value:
+            self.assertEqual(value, VALUE)
+            with self.assertRaises(BufferError):
+                self.handle.free("cw_end", lambda: None)
+        self.assertTrue(self.handle.free("cw_end", lambda: None))
+        self.assertEqual(library.ended, [VALUE])
+
+    def test_what_is_used_ends_later(self):
+        library = self.library()
+        with self.handle:
+            self.assertTrue(self.handle.close("cw_end", lambda: None))
+            self.assertEqual(library.ended, [])
+        self.assertEqual(library.ended, [VALUE])
+
+
+if __name__ == "__main__":
+    unittest.main()
