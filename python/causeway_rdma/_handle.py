@@ -68,7 +68,8 @@ class Handle:
     def close(self, function, check):
         """Has `function` close it: now, or when the calls that use it have returned.
 
-        `check` raises an exception if it is to stay open. Returns whether it was open.
+        `check` raises an exception if it is to stay open, and is called twice. Returns whether it
+        was open.
         """
         end = getattr(_native.library(), function)
         if not self._ended(check):
@@ -104,7 +105,10 @@ class Handle:
         except IndexError:
             return False
         try:
+            # Others may go on using it until it is almost certain.
+            check()
             self.is_open = False
+            # What they have done between the two.
             check()
         except BaseException:
             self._reopen()

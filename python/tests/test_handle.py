@@ -1,10 +1,12 @@
-"""What is closed: once, whatever interrupts that."""
+"""What is closed: once, whatever interrupts that, and not before it is to be."""
 
 import unittest
 import unittest.mock
 
+import causeway_rdma as causeway
 from causeway_rdma import _native
 from causeway_rdma._handle import Handle
+from causeway_rdma._memory import Mapped
 
 VALUE = 4096
 
@@ -87,6 +89,50 @@ class Ends(unittest.TestCase):
             self.assertTrue(self.handle.close("cw_end", lambda: None))
             self.assertEqual(library.ended, [])
         self.assertEqual(library.ended, [VALUE])
+
+
+class Parts(unittest.TestCase):
+    """A pool with a block, in use while somebody tries to close them."""
+
+    def setUp(self):
+        self.session = causeway.open()
+        self.addCleanup(self.session.close)
+        self.pool = self.session.create_pool("parts", block_size=16384, capacity=4)
+        self.block = self.pool.allocate()
+
+    def test_a_pool_that_stays_open_is_never_closed(self):
+        view = self.block.view()
+        asked = []
+        check = Mapped.check_unseen
+
+        def meanwhile(mapped, what):
+            # As another thread may, while one tries to close the pool.
+            asked.append(self.pool.info())
+            self.block.view().release()
+            check(mapped, what)
+
+        with unittest.mock.patch.object(Mapped, "check_unseen", meanwhile):
+            for end in (self.pool.close, self.block.close, self.block.free):
+                with self.assertRaises(BufferError):
+                    end()
+        self.assertEqual(len(asked), 3)
+        view.release()
+
+    def test_a_view_that_is_made_meanwhile_keeps_it_open(self):
+        views = []
+        check = Mapped.check_unseen
+
+        def meanwhile(mapped, what):
+            check(mapped, what)
+            if not views:
+                views.append(self.block.view())
+
+        for end in (self.block.close, self.block.free, self.pool.close):
+            with unittest.mock.patch.object(Mapped, "check_unseen", meanwhile):
+                with self.assertRaises(BufferError):
+                    end()
+            views.pop()[0] = 1
+        self.block.info()
 
 
 if __name__ == "__main__":
