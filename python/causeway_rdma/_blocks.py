@@ -1,5 +1,6 @@
 """Pools, and the blocks in them."""
 
+import contextlib
 import ctypes
 import errno
 import time
@@ -142,7 +143,9 @@ class Pool(Opened):
 
     def forget(self, block):
         """A block has been closed."""
-        self._blocks = [one for one in self._blocks if one is not block]
+        # A single step: another thread may add one meanwhile.
+        with contextlib.suppress(ValueError):
+            self._blocks.remove(block)
 
 
 class Block(Opened):

@@ -169,7 +169,9 @@ class Cluster(Opened):
 
     def forget(self, buffer):
         """A buffer has been closed."""
-        self._buffers = [one for one in self._buffers if one is not buffer]
+        # A single step: another thread may add one meanwhile.
+        with contextlib.suppress(ValueError):
+            self._buffers.remove(buffer)
 
 
 class Buffer(Opened):

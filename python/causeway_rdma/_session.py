@@ -1,5 +1,7 @@
 """Sessions with the broker."""
 
+import contextlib
+
 from causeway_rdma import _native
 from causeway_rdma._blocks import Pool
 from causeway_rdma._constants import POOL_EXISTING, POOL_PRIVATE
@@ -70,4 +72,6 @@ class Session(Opened):
 
     def forget(self, part):
         """A part has been closed."""
-        self._parts = [one for one in self._parts if one is not part]
+        # A single step: another thread may add one meanwhile.
+        with contextlib.suppress(ValueError):
+            self._parts.remove(part)

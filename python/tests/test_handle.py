@@ -1,5 +1,6 @@
 """What is closed: once, whatever interrupts that, and not before it is to be."""
 
+import sys
 import unittest
 import unittest.mock
 
@@ -92,7 +93,7 @@ class Ends(unittest.TestCase):
 
 
 class Parts(unittest.TestCase):
-    """A pool with a block, in use while somebody tries to close them."""
+    """What is in use, or gets new parts, while somebody closes it or one of them."""
 
     def setUp(self):
         self.session = causeway.open()
@@ -133,6 +134,39 @@ class Parts(unittest.TestCase):
                     end()
             views.pop()[0] = 1
         self.block.info()
+
+    def test_what_another_thread_opens_is_not_forgotten(self):
+        with causeway.open() as session:
+            self.opens_while_one_is_closed(session, lambda: session.open_pool("parts"))
+        with causeway.open() as session, session.open_pool("parts") as pool:
+            self.block.grant(causeway.EVERYBODY, 0, causeway.READ)
+            handle = self.block.handle
+            self.opens_while_one_is_closed(pool, lambda: pool.open(handle))
+        with causeway.open() as session, session.join_cluster("nodes") as cluster:
+            number = cluster.allocate(4096).id
+            self.opens_while_one_is_closed(cluster, lambda: cluster.find(number))
+
+    def opens_while_one_is_closed(self, whole, make):
+        """As if another thread opened parts, at each instruction by which one is forgotten."""
+        opened, one, seen = [], make(), set()
+
+        def meanwhile(frame, *_):
+            if frame.f_code.co_name not in ("forget", "<listcomp>"):
+                return None
+            frame.f_trace_opcodes = True
+            # Once at each: a loop over all parts would have no end.
+            if (frame.f_code, frame.f_lasti) not in seen:
+                seen.add((frame.f_code, frame.f_lasti))
+                opened.append(make())
+            return meanwhile
+
+        self.addCleanup(sys.settrace, sys.gettrace())
+        sys.settrace(meanwhile)
+        one.close()
+        sys.settrace(None)
+        whole.close()
+        self.assertNotEqual(opened, [])
+        self.assertEqual([part for part in opened if part.in_use().is_open], [])
 
 
 if __name__ == "__main__":
