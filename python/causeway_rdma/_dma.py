@@ -79,7 +79,9 @@ class _Teller:
             state = _native.call("cw_dma_wait", self._handle.kept, number, -1)
             function(number, State(state))
         except BaseException:  # noqa: BLE001, there is nobody to raise it to
-            sys.excepthook(*sys.exc_info())
+            # The thread goes on for the other functions, even if the hook calls sys.exit().
+            with contextlib.suppress(BaseException):
+                sys.excepthook(*sys.exc_info())
         finally:
             self._handle.let_go()
 

@@ -3,6 +3,7 @@
 import errno
 import threading
 import unittest
+import unittest.mock
 
 import causeway_rdma as causeway
 from causeway_rdma import State
@@ -45,6 +46,26 @@ class Transfers(unittest.TestCase):
         self.assertEqual(told, [(transfer.number, State.DONE)])
         with self.assertRaises(ValueError):
             transfer.wait()
+
+    def test_functions_are_told_whatever_the_hook_raises(self):
+        told, done = [], threading.Event()
+
+        def ended(*_):
+            told.append(None)
+            if len(told) == 3:
+                done.set()
+            raise ValueError
+
+        with unittest.mock.patch("sys.excepthook", side_effect=SystemExit) as hook:
+            for _ in range(3):
+                self.cluster.transfer(self.target, self.source, 64, callback=ended)
+            self.assertTrue(done.wait(30))
+            # The thread has called the hook for the last one, too, when it ends.
+            self.session.close()
+            for thread in threading.enumerate():
+                if thread.name == "causeway":
+                    thread.join(30)
+            self.assertEqual(hook.call_count, 3)
 
     def test_what_is_wrong_is_told(self):
         with self.assertRaises(OSError) as caught:
