@@ -32,8 +32,8 @@ def unmarked(path):
         return TABLE.search(f.read()) is not None
 
 
-def mistake(text):
-    """What a broker says against a configuration; None if it takes it."""
+def mistake(text, program=os.path.join(netns.BUILD, "bin", "causewayd")):
+    """How a broker refuses a configuration: its status, and what it says. None if it takes it."""
     with tempfile.TemporaryDirectory(prefix="cwt-configuration-") as folder:
         for name in set(re.findall(rf'"{PLACE}/([\w.-]+)"', text)):
             with open(os.path.join(folder, name), "w", encoding="ascii",
@@ -43,7 +43,16 @@ def mistake(text):
         with open(path, "w", encoding="utf-8") as f:
             # Distributions number their groups as they like.
             f.write(text.replace(PLACE, folder).replace('"rdma"', '"daemon"'))
-        done = subprocess.run([os.path.join(netns.BUILD, "bin", "causewayd"), "--check",
-                               "--config", path], stdout=subprocess.PIPE,
+        done = subprocess.run([program, "--check", "--config", path], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False)
-        return done.stdout if done.returncode else None
+        return f"status {done.returncode}\n{done.stdout}" if done.returncode else None
+
+
+def killed():
+    """The same of a broker that a signal ends before it has said anything."""
+    with tempfile.TemporaryDirectory(prefix="cwt-configuration-") as folder:
+        program = os.path.join(folder, "causewayd")
+        with open(program, "w", encoding="ascii",
+                  opener=lambda path, flags: os.open(path, flags, 0o700)) as f:
+            f.write("#!/bin/sh\nkill -KILL $$\n")
+        return mistake("", program)
