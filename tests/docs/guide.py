@@ -188,9 +188,10 @@ class Guide:
         return self.terminals[name]
 
     def addressed(self, text):
-        """Text with this world's addresses."""
+        """Text with this world's addresses, and the place of what is tested."""
         return text.replace(FIRST, self.world.server.address) \
-            .replace(SECOND, self.world.client.address)
+            .replace(SECOND, self.world.client.address) \
+            .replace("$CAUSEWAY_SOURCE/build/", "$CAUSEWAY_BUILD/")
 
     def run(self):
         """Types everything; how many blocks that were."""
