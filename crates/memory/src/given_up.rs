@@ -237,11 +237,9 @@ mod tests {
         (Store::new(fd, 1), Span::new(start, start + len))
     }
 
-    #[test]
-    fn what_is_emptied_late_is_punched_then() {
-        const PAGES: usize = 3;
-        let ((store, span), pagemap) = (painted(PAGES), Pagemap::open().expect("pagemap"));
-        let (mut pieces, mut doubts) = (Pieces::new(), Doubts::new());
+    /// The pieces that are mapped: one.
+    fn listed(store: &Store, span: Span) -> Pieces {
+        let mut pieces = Pieces::new();
         pieces.insert(Piece {
             span,
             offset: 0,
@@ -249,6 +247,14 @@ mod tests {
             fd: store.handle().number(),
             idle: false,
         });
+        pieces
+    }
+
+    #[test]
+    fn what_is_emptied_late_is_punched_then() {
+        const PAGES: usize = 3;
+        let ((store, span), pagemap) = (painted(PAGES), Pagemap::open().expect("pagemap"));
+        let (pieces, mut doubts) = (listed(&store, span), Doubts::new());
         let byte = |page: usize| {
             let mut byte = [9];
             rustix::io::pread(store.as_fd(), &mut byte, (page * PAGE) as u64).expect("pread");
@@ -275,14 +281,7 @@ mod tests {
     #[test]
     fn what_is_filled_again_leaves_the_rest_in_doubt() {
         let ((store, span), pagemap) = (painted(3), Pagemap::open().expect("pagemap"));
-        let (mut pieces, mut doubts) = (Pieces::new(), Doubts::new());
-        pieces.insert(Piece {
-            span,
-            offset: 0,
-            store: store.id(),
-            fd: store.handle().number(),
-            idle: false,
-        });
+        let (pieces, mut doubts) = (listed(&store, span), Doubts::new());
         doubts.give_up(&pagemap, &pieces, span);
         doubts.forget(Span::new(span.start + PAGE, span.start + 2 * PAGE));
         let left = |page: usize| doubts.have(span.start + page * PAGE);

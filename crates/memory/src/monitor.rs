@@ -36,11 +36,8 @@ pub(crate) fn run(shared: &Shared) {
     sys::be_prompt();
     let mut buffer = [Message::default(); BATCH];
     let mut lifting = [Message::default(); BATCH];
-    loop {
-        let pause = shared.table().doubts.pause();
-        if shared.events.wait_for_either(&shared.lift, pause).is_err() {
-            break;
-        }
+    let mut pause = None;
+    while shared.events.wait_for_either(&shared.lift, pause).is_ok() {
         let mut table = shared.table();
         // A thread whose call is told of goes on when that is read.
         reading();
@@ -64,6 +61,7 @@ pub(crate) fn run(shared: &Shared) {
         has_read();
         let Table { doubts, pieces, .. } = &mut *table;
         doubts.look_if_due(&shared.pagemap, pieces);
+        pause = doubts.pause();
         drop(table);
         shared.arrived.notify_all();
         if stop {
