@@ -5,7 +5,8 @@
 //! library's handler (`causeway_recover::exchange`), and told when it asks: so it has all other
 //! faults, on its terms, and never sees the library's handler. Signals without such a handler go to
 //! the next definition, as do calls from within the library (`mk/sisci.mk`). A program that makes
-//! the system call itself is not seen.
+//! the system call itself is not seen. Nor is one that has this library for another one's sake and
+//! finds the C library first: a handler that it installs after a map takes that map's faults.
 //!
 //! All functions may be called in handlers of signals, by any thread, and by a child of vfork(2).
 
