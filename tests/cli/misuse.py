@@ -33,10 +33,19 @@ def refused(causeway, check):
             (["vm", "attach", ".."], "letters, digits"),
             (["vm", "attach", "a", "--tenant", "absent"], 'no tenant "absent"'),
             (["vm", "detach", "absent"], 'no VM "absent" is attached'),
-            (["vm", "replug", "absent", "--qmp", "/absent"], "QEMU's QMP socket /absent: ")):
+            (["vm", "replug", "absent", "--qmp", "/absent"], "QEMU's QMP socket /absent: "),
+            (["limit", "default", "--messages", "-1"], "invalid value '-1' for '--messages"),
+            (["limit", "--pid", "-1", "--none"], "invalid value '-1' for '--pid"),
+            (["limit", "default"], "which limit?"),
+            (["limit", "default", "--none", "--json"], "causeway limit --pid PID LIMIT"),
+            (["trace", "5"], "causeway trace [OPTIONS] --all FILE")):
         done = causeway(*words)
         check(f"{' '.join(words)}: says why",
               done.returncode == 125 and said in done.stderr, done)
+    for what in ("net", "vm", "dma"):
+        done = causeway("bench", what, "--serve", "--node", "4")
+        check(f"bench {what} has no node", done.returncode == 1 and "bench sisci" in done.stderr,
+              done)
     done = causeway("run", "--", "sh", "-c", 'test "$1" = --wire', "sh", "--wire")
     check("run leaves the command's options to it", done.returncode == 0, done)
     done = causeway("run", "sh", "-c", 'test "$1" = --wire', "sh", "--wire")

@@ -229,12 +229,14 @@ pub struct TopOptions {
 #[derive(Args)]
 #[command(
     allow_missing_positional = true,
-    after_help = "What goes through shared memory is recorded as the datagrams that would carry \
-                  it; the interfaces direct, ring and udp say which way it took. Root records the \
-                  programs of all users, others their own. Programs that are recorded take their \
-                  general ways and are slower; all others are as quick as ever. Packets that come \
-                  quicker than they are written are lost, and counted in the file. Where the \
-                  broker is started on demand, so it is for this."
+    override_usage = "causeway trace [OPTIONS] QPN FILE\n       \
+                      causeway trace [OPTIONS] --all FILE",
+    after_help = "What travels through shared memory is recorded as the datagrams that would carry \
+                  it: each packet's interface, direct, ring or udp, says how it went. Root records \
+                  the programs of all users, other users their own. A program is slower while it \
+                  is recorded. Packets that arrive faster than they can be written are lost, and \
+                  the file counts them. If no broker runs, one is started. A new file is \
+                  readable by its owner alone."
 )]
 pub struct TraceOptions {
     /// The queue pair to record, by its number as `causeway status` shows it
@@ -244,11 +246,11 @@ pub struct TraceOptions {
     /// The file to write, in pcapng; - is standard output
     pub file: PathBuf,
 
-    /// Record all queue pairs, those of programs that are started later too
+    /// Record all queue pairs, also of programs that are started later
     #[arg(long)]
     pub all: bool,
 
-    /// Record payload too, so many bytes of each datagram at most
+    /// Record payload too: at most so many bytes of each datagram, 256 if no number is given
     #[arg(
         long,
         value_name = "BYTES",
@@ -259,15 +261,15 @@ pub struct TraceOptions {
     )]
     pub payload: Option<u32>,
 
-    /// Show remote keys; without it they are zeros
+    /// Record remote keys too; without this option they are zeros
     #[arg(long)]
     pub keys: bool,
 
-    /// End after so long
+    /// End after this time
     #[arg(long, value_name = "SECONDS", value_parser = parse_interval)]
     pub seconds: Option<Duration>,
 
-    /// End after so many packets
+    /// End after this number of packets
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 }
@@ -317,40 +319,62 @@ pub struct NodesOptions {
 /// `causeway limit`
 #[derive(Args)]
 #[command(
-    after_help = "Without a tenant or process, prints the limits there are. What is set takes the \
-                  place of what was, and lasts as long as the broker; limits that stay are in the \
-                  broker's configuration. Amounts are numbers, or numbers with KiB, MiB, GiB or \
-                  TiB."
+    override_usage = "causeway limit [--json]\n       \
+                      causeway limit TENANT LIMIT...\n       \
+                      causeway limit --pid PID LIMIT...\n       \
+                      causeway limit --vm NAME LIMIT...\n\n\
+                      LIMIT is --none, or --bytes, --messages or both, with --burst or without.",
+    after_help = "Without a tenant, process or virtual machine, the limits that hold are listed. A \
+                  limit replaces the one before and lasts as long as the broker; lasting limits \
+                  belong in the broker's configuration, causewayd.toml. An amount is a number of \
+                  bytes, or a number with KiB, MiB, GiB or TiB."
 )]
 pub struct LimitOptions {
-    /// The tenant whose processes are limited, all together
+    /// Limit this tenant: its processes on this host together
+    #[arg(conflicts_with = "json")]
     pub tenant: Option<String>,
 
-    /// The process that is limited
-    #[arg(long, conflicts_with = "tenant")]
+    /// Limit this process
+    #[arg(
+        long,
+        conflicts_with_all = ["tenant", "json"],
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i32).range(1..)
+    )]
     pub pid: Option<i32>,
 
-    /// The virtual machine whose processes are limited, all together
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["tenant", "pid"])]
+    /// Limit this virtual machine: its processes together
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tenant", "pid", "json"])]
     pub vm: Option<String>,
 
-    /// Bytes of payload each second
-    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount)]
+    /// Let at most so many bytes of payload through each second; 0: any number
+    #[arg(
+        long,
+        value_name = "AMOUNT",
+        allow_negative_numbers = true,
+        value_parser = parse_amount
+    )]
     pub bytes: Option<u64>,
 
-    /// Messages each second
-    #[arg(long, value_name = "NUMBER")]
+    /// Let at most so many messages through each second; 0: any number
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub messages: Option<u64>,
 
-    /// Bytes at once; without it, those of 10 ms
-    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount)]
+    /// Let so many bytes through at once after a pause; without it, what --bytes lets through in
+    /// 10 ms
+    #[arg(
+        long,
+        value_name = "AMOUNT",
+        allow_negative_numbers = true,
+        value_parser = parse_amount
+    )]
     pub burst: Option<u64>,
 
-    /// No limit
+    /// Remove the limit
     #[arg(long, conflicts_with_all = ["bytes", "messages", "burst"])]
     pub none: bool,
 
-    /// Print JSON
+    /// List the limits in JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -116,6 +116,9 @@ pub fn bench(options: &BenchOptions) -> u8 {
 }
 
 fn measure(options: &BenchOptions) -> Result<Table, Error> {
+    if options.node.is_some() && options.what != Benchmark::Sisci {
+        return Err("only `bench sisci` has another node".into());
+    }
     let rounds = Rounds::new(options.quick);
     let rows = match options.what {
         Benchmark::Net => return measure_net(options, rounds),
@@ -125,7 +128,6 @@ fn measure(options: &BenchOptions) -> Result<Table, Error> {
         _ if options.host.is_some() => return Err("only `bench net` has another host".into()),
         Benchmark::Vm if options.serve => machines::serve(),
         _ if options.serve => Err("only bench vm, net and sisci have another side".into()),
-        _ if options.node.is_some() => return Err("only `bench sisci` has another node".into()),
         Benchmark::Vm => machines::measure(rounds),
         Benchmark::Locks => locks::measure(options.quick),
         Benchmark::Sisci => segments::sisci(rounds),
