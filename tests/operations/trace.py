@@ -271,7 +271,44 @@ def refused():
             assert done.returncode and word in done.stderr, done
 
 
+def same_file():
+    """A trace that does not begin leaves alone what is in its file; a new file is the user's."""
+    with one_host() as world, Tracer(world.server, "--all") as tracer:
+        assert os.stat(tracer.path).st_mode & 0o777 == 0o600, oct(os.stat(tracer.path).st_mode)
+        until("it has begun the file", lambda: os.path.getsize(tracer.path) > 0)
+        before = os.path.getsize(tracer.path)
+        done = subprocess.run([CAUSEWAY, "trace", "--all", tracer.path], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False,
+                              env=world.server.environment())
+        assert done.returncode == 1 and "another trace" in done.stderr, done
+        assert os.path.getsize(tracer.path) >= before, os.path.getsize(tracer.path)
+        tracer.end()
+        assert not tracer.packets()
+        # One that begins starts from nothing.
+        with open(tracer.path, "ab") as file:
+            file.write(bytes(1 << 20))
+        subprocess.run([CAUSEWAY, "trace", "--all", "--seconds", "0.1", tracer.path],
+                       stderr=subprocess.DEVNULL, timeout=SECONDS, check=True,
+                       env=world.server.environment())
+        assert not tracer.packets() and os.path.getsize(tracer.path) < 1 << 20
+
+
+def without_streams():
+    """What the tool says does not get into its file, where it has no standard streams."""
+    with one_host() as world, tempfile.TemporaryDirectory(prefix="cwt-trace-") as folder:
+        path = os.path.join(folder, "trace.pcapng")
+        line = f"exec {CAUSEWAY} trace --all --seconds 0.1 {path} <&- >&- 2>&-"
+        done = subprocess.run(["sh", "-c", line], timeout=SECONDS, check=False,
+                              env=world.server.environment())
+        with open(path, "rb") as file:
+            content = file.read()
+        assert done.returncode == 0 and content, done
+        assert b"causeway:" not in content, content
+
+
 TESTS = [("trace: UDP", udp), ("trace: direct", direct),
          ("trace: READs and atomics", reads_and_atomics), ("trace: rings", ring),
          ("trace: UD", datagrams), ("trace: one queue pair", chosen), ("trace: killed", killed),
-         ("trace: lost", lost), ("trace: seconds", seconds), ("trace: refused", refused)]
+         ("trace: lost", lost), ("trace: seconds", seconds), ("trace: refused", refused),
+         ("trace: a file that is another's", same_file),
+         ("trace: without standard streams", without_streams)]

@@ -12,6 +12,7 @@ mod locate;
 mod manual;
 mod nodes;
 mod run;
+mod standard;
 mod status;
 mod top;
 mod trace;
@@ -50,6 +51,9 @@ pub fn command() -> u8 {
 
 /// Runs one verb; the result is the exit status.
 fn dispatch(cli: Cli) -> u8 {
+    if !matches!(cli.verb, Verb::Run(_)) {
+        standard::open_missing();
+    }
     match cli.verb {
         Verb::Run(options) => run::run(&options),
         Verb::Status(options) => status::status(&options),

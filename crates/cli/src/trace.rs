@@ -3,8 +3,9 @@
 mod packets;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of the file that are kept until they are written.
 const CHUNK: usize = 1 << 20;
+/// The mode of a new file: it may have the payload of programs, of all users' for root.
+const MODE: u32 = 0o600;
 
 /// Records taken before looking whether to end: programs may put them in as quickly as they are
 /// written.
@@ -45,7 +48,7 @@ enum End {
 struct Recording {
     reader: TraceReader,
     packets: Packets,
-    out: Box<dyn Write>,
+    out: File,
     /// Packets that are still to be written.
     left: u64,
     /// Since when a record that has been begun is waited for.
@@ -74,10 +77,8 @@ fn record(options: &TraceOptions) -> Result<End, String> {
     let reader = TraceReader::create(TRACE_HEADERS + payload as usize);
     let reader = reader.map_err(|error| error.to_string())?;
     let signals = termination_fd().map_err(|error| format!("signalfd: {error}"))?;
-    let out = open(&options.file).map_err(|error| {
-        let path = options.file.display();
-        format!("{path}: {error}")
-    })?;
+    let out = open(&options.file);
+    let out = out.map_err(|error| format!("{}: {error}", options.file.display()))?;
     let mut recording = Recording {
         reader,
         packets: Packets::new().map_err(|error| error.to_string())?,
@@ -101,6 +102,8 @@ fn record(options: &TraceOptions) -> Result<End, String> {
     }
     let begun = Trace::begin(&address, recording.reader.fd(), &wanted);
     let mut trace = begun.map_err(|error| explain(&address, &error))?;
+    let path = &options.file;
+    empty(&recording.out, path).map_err(|error| format!("{}: {error}", path.display()))?;
     eprintln!(
         "causeway: tracing, {} processes so far; Ctrl-C ends it",
         trace.endpoints
@@ -143,12 +146,28 @@ fn explain(address: &Address, error: &Error) -> String {
     }
 }
 
-/// The file to write to; `-` is standard output.
-fn open(path: &Path) -> std::io::Result<Box<dyn Write>> {
-    Ok(match path.as_os_str().as_encoded_bytes() {
-        b"-" => Box::new(std::io::stdout()),
-        _ => Box::new(File::create(path)?),
-    })
+/// The file to write to; `-` is standard output. What is in it stays until the trace has begun: it
+/// may be the file of the trace because of which this one does not.
+fn open(path: &Path) -> io::Result<File> {
+    if path.as_os_str() != "-" {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(MODE);
+        return options.open(path);
+    }
+    let out = io::stdout();
+    if out.is_terminal() {
+        let why = "this is a terminal: packets go into a file or to a program";
+        return Err(io::Error::other(why));
+    }
+    Ok(File::from(out.as_fd().try_clone_to_owned()?))
+}
+
+/// Takes away what a file had, unless it is standard output, of which something may be before it.
+fn empty(file: &File, path: &Path) -> io::Result<()> {
+    if path.as_os_str() == "-" || !file.metadata()?.is_file() {
+        return Ok(());
+    }
+    file.set_len(0)
 }
 
 impl Recording {
