@@ -171,6 +171,23 @@ def no_terminal():
     assert done.returncode == 1 and "needs a terminal" in done.stderr, done
 
 
+def ended_by_signal():
+    """A signal leaves the terminal as it was."""
+    for number in ("TERM", "INT"):
+        with one_host() as world:
+            pid = os.path.join(world.server.runtime_dir, "top")
+            line = f'sh -c \'echo $$ > "{pid}"; exec "{CAUSEWAY}" top\'; echo "was $?"; stty -a'
+            terminal = Terminal(world.server, ["sh", "-c", line])
+            try:
+                terminal.await_text("^no broker in ")
+                with open(pid, encoding="ascii") as file:
+                    subprocess.run(["kill", f"-{number}", file.read().strip()], check=True)
+                screen = terminal.await_text(r"(?s)^was \d+$.* icanon")
+                assert "was 0" in screen and "-echo " not in screen, screen
+            finally:
+                terminal.close()
+
+
 TESTS = [("top: endpoints, queue pairs, keys", shows), ("top: sorted", sorted_by_process),
          ("top: waits", waits), ("top: without a broker", without_broker),
-         ("top: no terminal", no_terminal)]
+         ("top: no terminal", no_terminal), ("top: ended by a signal", ended_by_signal)]

@@ -5,11 +5,16 @@ mod rows;
 mod screen;
 
 use std::io::{self, IsTerminal};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use causeway_fabric::launch::timespec;
+use causeway_fabric::sys::termination_fd;
 use causeway_fabric::{Address, Error};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use crate::args::TopOptions;
 use crate::complain;
@@ -18,6 +23,9 @@ use screen::{Sort, View};
 
 /// How far Page Up and Page Down go.
 const PAGE: usize = 10;
+
+/// What poll(2) says of a terminal that no key will come from.
+const GONE: PollFlags = PollFlags::HUP.union(PollFlags::ERR).union(PollFlags::NVAL);
 
 /// What TERM is where there is no more than a printer (term(7)).
 const DUMB: &str = "dumb";
@@ -59,8 +67,10 @@ pub fn top(options: &TopOptions) -> u8 {
         from: 0,
         problem: None,
     };
-    let outcome = ratatui::try_init().and_then(|mut terminal| {
-        let outcome = top.run(&mut terminal);
+    // Blocked before the terminal is changed: a signal must not leave it as it is then.
+    let outcome = termination_fd().and_then(|signals| {
+        let mut terminal = ratatui::try_init()?;
+        let outcome = top.run(&mut terminal, &signals);
         ratatui::restore();
         outcome
     });
@@ -74,7 +84,8 @@ pub fn top(options: &TopOptions) -> u8 {
 }
 
 impl Top {
-    fn run(&mut self, terminal: &mut DefaultTerminal) -> io::Result<()> {
+    /// Shows it until a key or a signal ends it.
+    fn run(&mut self, terminal: &mut DefaultTerminal, signals: &OwnedFd) -> io::Result<()> {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
@@ -82,13 +93,17 @@ impl Top {
                 due = Instant::now() + self.interval;
             }
             terminal.draw(|frame| screen::draw(frame, self))?;
-            if !event::poll(due.saturating_duration_since(Instant::now()))? {
-                continue;
+            // Some may have been read already, with one before.
+            while event::poll(Duration::ZERO)? {
+                if let Event::Key(key) = event::read()?
+                    && key.kind == KeyEventKind::Press
+                    && self.press(key)
+                {
+                    return Ok(());
+                }
+                terminal.draw(|frame| screen::draw(frame, self))?;
             }
-            if let Event::Key(key) = event::read()?
-                && key.kind == KeyEventKind::Press
-                && self.press(key)
-            {
+            if wait(signals, due.saturating_duration_since(Instant::now()))? {
                 return Ok(());
             }
         }
@@ -135,6 +150,24 @@ impl Top {
     fn show(&mut self, view: View) {
         self.view = view;
         self.from = 0;
+    }
+}
+
+/// Waits for keys, or another size of the terminal, whose signal interrupts poll(2); whether a
+/// signal has come that ends this process.
+fn wait(signals: &OwnedFd, most: Duration) -> io::Result<bool> {
+    let input = io::stdin();
+    let mut fds = [
+        PollFd::new(signals, PollFlags::IN),
+        PollFd::new(&input, PollFlags::IN),
+    ];
+    match poll(&mut fds, Some(&timespec(most))) {
+        Ok(_) if fds[1].revents().intersects(GONE) => {
+            Err(io::Error::other("the terminal has gone"))
+        }
+        Ok(_) => Ok(!fds[0].revents().is_empty()),
+        Err(Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 
