@@ -33,14 +33,12 @@ use crate::activation::Activation;
 use crate::config::{Config, Tenant};
 use crate::listener::Listener;
 use crate::lock::LockFile;
+use crate::log_file::LogFile;
 use crate::notify;
 use crate::options::Options;
 use crate::server::{Server, Stop};
 use crate::sys;
 use crate::sysfs_views::SysfsViews;
-
-/// Log of a daemon that was asked for one.
-pub const LOG_NAME: &str = "broker.log";
 
 /// Why there is no broker.
 #[derive(Debug, Error)]
@@ -249,13 +247,7 @@ fn start_log(options: &Options, dir: &Path) -> Result<(), Failure> {
         log.with_writer(std::io::stderr).init();
         return Ok(());
     }
-    let file = fs::File::options()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(dir.join(LOG_NAME))
-        .map_err(system("open the log"))?;
+    let file = LogFile::open(dir).map_err(system("open the log"))?;
     log.with_writer(std::sync::Mutex::new(file)).init();
     Ok(())
 }

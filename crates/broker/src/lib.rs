@@ -48,6 +48,7 @@ pub mod limits;
 pub mod listener;
 pub mod liveness;
 pub mod lock;
+mod log_file;
 pub mod members;
 pub mod memory;
 mod namespace;
