@@ -16,15 +16,14 @@ use serde::Deserialize;
 
 use crate::keys::Key;
 use crate::nodes::NodeSpec;
-use crate::sys;
 
-mod amount;
 mod rates;
 mod sisci;
+mod values;
 pub mod wire;
-use amount::{Amount, amount};
 use rates::{RatesTable, VmTable};
 use sisci::SisciTable;
+use values::{Amount, Count, Groups, Id, Mode, Trusted, Users};
 use wire::{Secure, WireRules, WireTable};
 
 /// Read by root's broker of [`RUNTIME_DIR_ROOT`] if it exists and no other is named.
@@ -39,11 +38,6 @@ pub const CONFIG_BYTES_MAX: u64 = 4 << 20;
 pub const TENANT_NAME_MAX: usize = 32;
 /// Mode of a tenant's socket unless said otherwise: user and group decide what is admitted.
 const SOCKET_MODE: u32 = 0o666;
-/// Bits that the mode of a socket may have.
-const MODE_BITS: u32 = 0o777;
-/// The user and group number that stands for those unknown to this user namespace
-/// (`/proc/sys/kernel/overflowuid`): nobody in particular, hence no one to be admitted.
-const NOBODY: u32 = 65534;
 
 /// Limits of a tenant and of each of its endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,10 +198,10 @@ impl Config {
     /// Text for the user.
     pub fn parse(text: &str) -> Result<Config, String> {
         let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
-        let limits = file.limits.over(Limits::default())?;
+        let limits = file.limits.over(Limits::default());
         let key = file.sisci.load_key()?;
         let rules = file.wire.rules()?;
-        let rates = file.rates.over(&Rates::default())?;
+        let rates = file.rates.over(&Rates::default());
         let mut tenants = vec![own_tenant(limits, key, rules.clone(), rates.clone())];
         for table in file.tenant {
             let name = table.name.clone();
@@ -291,7 +285,7 @@ fn own_tenant(limits: Limits, key: Option<Key>, wire: WireRules, rates: Rates) -
 struct File {
     #[serde(default)]
     limits: LimitsTable,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::tables")]
     tenant: Vec<TenantTable>,
     #[serde(default)]
     sisci: SisciTable,
@@ -299,49 +293,39 @@ struct File {
     wire: WireTable,
     #[serde(default)]
     rates: RatesTable,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "values::tables")]
     vm: Vec<VmTable>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of limits")]
 struct LimitsTable {
-    endpoints: Option<u64>,
-    qps: Option<u64>,
-    segments: Option<u64>,
+    endpoints: Option<Count<ENDPOINTS_MAX>>,
+    qps: Option<Count<QPS_PER_ENDPOINT_MAX>>,
+    segments: Option<Count<SEGMENTS_PER_ENDPOINT_MAX>>,
     bytes: Option<Amount>,
-    pools: Option<u64>,
-    blocks: Option<u64>,
+    pools: Option<Count<POOLS_PER_TENANT_MAX>>,
+    blocks: Option<Count<BLOCKS_PER_SESSION_MAX>>,
     block_bytes: Option<Amount>,
-    tenant_blocks: Option<u64>,
+    tenant_blocks: Option<Count<BLOCKS_PER_TENANT_MAX>>,
     tenant_block_bytes: Option<Amount>,
 }
 
-/// A user or group.
 #[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "neither the name nor the number of a user or group"
-)]
-enum Name {
-    Number(u32),
-    Name(String),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of a tenant")]
 struct TenantTable {
     name: String,
+    #[serde(deserialize_with = "values::socket_path")]
     socket: PathBuf,
-    mode: Option<u32>,
-    owner: Option<Name>,
-    group: Option<Name>,
+    mode: Option<Mode>,
+    owner: Option<Id<Users>>,
+    group: Option<Id<Groups>>,
     #[serde(default)]
-    users: Vec<Name>,
+    users: Vec<Id<Users>>,
     #[serde(default)]
-    groups: Vec<Name>,
+    groups: Vec<Id<Groups>>,
     #[serde(default)]
-    userfaultfd: Vec<Name>,
+    userfaultfd: Vec<Trusted>,
     #[serde(default)]
     one_boundary: bool,
     key: Option<PathBuf>,
@@ -355,42 +339,22 @@ struct TenantTable {
 
 impl LimitsTable {
     /// These limits, and others where none is given.
-    fn over(&self, base: Limits) -> Result<Limits, String> {
-        let count = |name: &str, given: Option<u64>, base: usize, most: usize| match given {
-            None => Ok(base),
-            Some(given) => match usize::try_from(given) {
-                Ok(given) if given <= most => Ok(given),
-                _ => Err(format!("limit {name} = {given} is above {most}")),
-            },
-        };
-        let bytes = |name: &str, given: &Option<Amount>, base: u64| match given {
-            None => Ok(base),
-            Some(Amount::Bytes(bytes)) => Ok(*bytes),
-            Some(Amount::Text(text)) => amount(text).ok_or_else(|| {
-                format!("limit {name} = {text:?} is not an amount such as \"64 GiB\"")
-            }),
-        };
-        let most = Limits::default();
-        Ok(Limits {
-            endpoints: count("endpoints", self.endpoints, base.endpoints, most.endpoints)?,
-            qps: count("qps", self.qps, base.qps, most.qps)?,
-            segments: count("segments", self.segments, base.segments, most.segments)?,
-            bytes: bytes("bytes", &self.bytes, base.bytes)?,
-            pools: count("pools", self.pools, base.pools, most.pools)?,
-            blocks: count("blocks", self.blocks, base.blocks, most.blocks)?,
-            block_bytes: bytes("block_bytes", &self.block_bytes, base.block_bytes)?,
-            tenant_blocks: count(
-                "tenant_blocks",
-                self.tenant_blocks,
-                base.tenant_blocks,
-                most.tenant_blocks,
-            )?,
-            tenant_block_bytes: bytes(
-                "tenant_block_bytes",
-                &self.tenant_block_bytes,
-                base.tenant_block_bytes,
-            )?,
-        })
+    fn over(&self, base: Limits) -> Limits {
+        fn count<const MOST: usize>(given: Option<Count<MOST>>, base: usize) -> usize {
+            given.map_or(base, |count| count.0)
+        }
+        let bytes = |given: Option<Amount>, base| given.map_or(base, |amount| amount.0);
+        Limits {
+            endpoints: count(self.endpoints, base.endpoints),
+            qps: count(self.qps, base.qps),
+            segments: count(self.segments, base.segments),
+            bytes: bytes(self.bytes, base.bytes),
+            pools: count(self.pools, base.pools),
+            blocks: count(self.blocks, base.blocks),
+            block_bytes: bytes(self.block_bytes, base.block_bytes),
+            tenant_blocks: count(self.tenant_blocks, base.tenant_blocks),
+            tenant_block_bytes: bytes(self.tenant_block_bytes, base.tenant_block_bytes),
+        }
     }
 }
 
@@ -402,86 +366,42 @@ impl TenantTable {
                 "the name must have 1 to {TENANT_NAME_MAX} bytes and no control characters"
             ));
         }
-        if !self.socket.is_absolute() || self.socket.file_name().is_none() {
-            return Err(format!(
-                "the socket's path {:?} is not absolute, or names no file",
-                self.socket
-            ));
-        }
-        let mode = self.mode.unwrap_or(SOCKET_MODE);
-        if mode & !MODE_BITS != 0 {
-            return Err(format!(
-                "mode 0o{mode:o} is not a file mode; write it in octal, such as 0o660"
-            ));
-        }
         let members = Members {
-            users: resolve(&self.users, sys::user_number, "user")?,
-            groups: resolve(&self.groups, sys::group_number, "group")?,
+            users: self.users.iter().map(|id| id.number).collect(),
+            groups: self.groups.iter().map(|id| id.number).collect(),
         };
         if members == Members::default() {
             return Err("nobody is admitted: name users or groups".into());
         }
-        let one = |name: Option<Name>, find: Finder, what| -> Result<Option<u32>, String> {
-            name.map(|name| number(&name, find, what)).transpose()
-        };
         Ok(Tenant {
             socket: Some(SocketSpec {
                 path: self.socket,
-                mode,
-                owner: one(self.owner, sys::user_number, "user")?,
-                group: one(self.group, sys::group_number, "group")?,
+                mode: self.mode.map_or(SOCKET_MODE, |mode| mode.0),
+                owner: self.owner.map(|id| id.number),
+                group: self.group.map(|id| id.number),
             }),
             members,
-            userfaultfd: trusted(&self.userfaultfd)?,
+            userfaultfd: trusted(&self.userfaultfd),
             one_boundary: self.one_boundary,
-            limits: self.limits.over(limits)?,
+            limits: self.limits.over(limits),
             key: self.key.as_deref().map(Key::load).transpose()?,
             wire: wire::of_tenant(rules, self.secure, self.wire_key.as_deref())?,
-            rates: self.rates.over(rates)?,
+            rates: self.rates.over(rates),
             name: self.name,
         })
     }
 }
 
-/// Finds the number of a name.
-type Finder = fn(&str) -> Option<u32>;
-
-fn number(name: &Name, find: Finder, what: &str) -> Result<u32, String> {
-    let number = match name {
-        Name::Number(number) => *number,
-        Name::Name(name) => find(name).ok_or_else(|| format!("there is no {what} {name:?}"))?,
-    };
-    if number == NOBODY {
-        return Err(format!(
-            "{what} {NOBODY} is nobody in particular (the overflow id): name another"
-        ));
-    }
-    Ok(number)
-}
-
-fn resolve(names: &[Name], find: Finder, what: &str) -> Result<Vec<u32>, String> {
-    names.iter().map(|name| number(name, find, what)).collect()
-}
-
-/// A list of users, and of groups as `@group`.
-fn trusted(names: &[Name]) -> Result<Members, String> {
+/// A list of users and groups.
+fn trusted(listed: &[Trusted]) -> Members {
     let mut members = Members::default();
-    for name in names {
-        let group = match name {
-            Name::Name(text) => text.strip_prefix('@'),
-            Name::Number(_) => None,
-        };
-        match group {
-            Some(group) => {
-                let group = Name::Name(group.to_owned());
-                members
-                    .groups
-                    .push(number(&group, sys::group_number, "group")?);
-            }
-            None => members.users.push(number(name, sys::user_number, "user")?),
+    for one in listed {
+        match one {
+            Trusted::User(number) => members.users.push(*number),
+            Trusted::Group(number) => members.groups.push(*number),
         }
     }
-    Ok(members)
+    members
 }
 
 #[cfg(test)]

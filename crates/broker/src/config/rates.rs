@@ -6,38 +6,33 @@ use causeway_fabric::services::limit::Rates;
 use causeway_fabric::services::vm::is_vm_name;
 use serde::Deserialize;
 
-use super::amount::{Amount, amount};
+use super::values::{Amount, Count};
 
 /// What is not named is not limited; of a tenant, it is as for all.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of rates")]
 pub(super) struct RatesTable {
     bytes: Option<Amount>,
-    messages: Option<u64>,
+    messages: Option<Count<{ usize::MAX }>>,
     burst: Option<Amount>,
 }
 
 impl RatesTable {
     /// These limits, and others where none is given.
-    pub fn over(&self, base: &Rates) -> Result<Rates, String> {
-        let bytes = |name: &str, given: &Option<Amount>, base| match given {
-            None => Ok(base),
-            Some(Amount::Bytes(bytes)) => Ok(*bytes),
-            Some(Amount::Text(text)) => amount(text).ok_or_else(|| {
-                format!("rate {name} = {text:?} is not an amount such as \"64 MiB\"")
-            }),
-        };
-        Ok(Rates {
-            bytes: bytes("bytes", &self.bytes, base.bytes)?,
-            messages: self.messages.unwrap_or(base.messages),
-            burst: bytes("burst", &self.burst, base.burst)?,
-        })
+    pub fn over(&self, base: &Rates) -> Rates {
+        let bytes = |given: Option<Amount>, base| given.map_or(base, |amount| amount.0);
+        let messages = self.messages.map(|count| count.0 as u64);
+        Rates {
+            bytes: bytes(self.bytes, base.bytes),
+            messages: messages.unwrap_or(base.messages),
+            burst: bytes(self.burst, base.burst),
+        }
     }
 }
 
 /// A virtual machine, by the name that it is attached with.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of a virtual machine")]
 pub(super) struct VmTable {
     name: String,
     rates: RatesTable,
@@ -52,9 +47,10 @@ pub(super) fn of_vms(tables: &[VmTable]) -> Result<BTreeMap<String, Rates>, Stri
                 "vm {name:?}: no virtual machine can have that name"
             ));
         }
-        let rates = rates.over(&Rates::default());
-        let rates = rates.map_err(|why| format!("vm {name:?}: {why}"))?;
-        if vms.insert(name.clone(), rates).is_some() {
+        if vms
+            .insert(name.clone(), rates.over(&Rates::default()))
+            .is_some()
+        {
             return Err(format!("vm {name:?} is configured twice"));
         }
     }
@@ -93,7 +89,7 @@ mod tests {
     #[test]
     fn a_rate_that_is_none_is_named() {
         let why = Config::parse("[rates]\nbytes = 'fast'").unwrap_err();
-        assert!(why.contains("rate bytes = \"fast\""), "{why}");
+        assert!(why.contains("line 2") && why.contains("\"fast\""), "{why}");
         let why = Config::parse("[rates]\nbyte = 1").unwrap_err();
         assert!(why.contains("unknown field"), "{why}");
     }

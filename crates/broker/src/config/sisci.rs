@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use causeway_directory::DirectoryTable;
 use causeway_fabric::services::sisci::{NODE_GROUP_ALL, NODE_MAX};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::keys::Key;
 use crate::nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
@@ -15,25 +16,50 @@ pub const NAME_MAX: usize = 63;
 
 /// The table.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table: [sisci]")]
 pub(super) struct SisciTable {
     cluster: Option<String>,
     key: Option<PathBuf>,
     pub node_daemon: Option<bool>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::values::tables")]
     node: Vec<NodeTable>,
     /// The node daemon's, which reads the same file: the broker has no network, and checks it only.
     directory: Option<DirectoryTable>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of a node")]
 struct NodeTable {
+    #[serde(deserialize_with = "node_id")]
     id: u32,
     name: Option<String>,
     #[serde(default)]
-    addresses: Vec<IpAddr>,
+    addresses: Vec<HostAddress>,
     trust: Option<Trust>,
+}
+
+fn node_id<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let id = i64::deserialize(from)?;
+    let known = u32::try_from(id).ok().filter(|id| is_node_id(*id));
+    known.ok_or_else(|| {
+        D::Error::custom(format!(
+            "no SISCI node can have the id {id}: ids are 1 to {NODE_MAX} without {NODE_GROUP_ALL}"
+        ))
+    })
+}
+
+/// An address that a host can have. One of IPv4 may be written as an IPv6 one.
+struct HostAddress(IpAddr);
+
+impl<'de> Deserialize<'de> for HostAddress {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let address = IpAddr::deserialize(from)?.to_canonical();
+        if is_of_one_host(&address) {
+            return Ok(HostAddress(address));
+        }
+        let why = format!("a node has the address {address}, which no host can have");
+        Err(D::Error::custom(why))
+    }
 }
 
 /// By what a process of another host shows which node it is part of.
@@ -103,29 +129,16 @@ impl NodeTable {
             addresses,
             trust,
         } = self;
-        if !is_node_id(id) {
-            return Err(format!(
-                "no SISCI node can have the id {id}: ids are 1 to {NODE_MAX} without \
-                 {NODE_GROUP_ALL}"
-            ));
-        }
         if addresses.len() > NODE_ADDRESSES_MAX {
             return Err(format!(
                 "SISCI node {id} has more than {NODE_ADDRESSES_MAX} addresses"
-            ));
-        }
-        // An IPv4 address may be written as an IPv6 one.
-        let addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
-        if let Some(odd) = addresses.iter().find(|address| !is_of_one_host(address)) {
-            return Err(format!(
-                "SISCI node {id} has the address {odd}, which no host can have"
             ));
         }
         let name = name.map(|name| checked(&format!("SISCI node {id}"), &name));
         Ok(NodeSpec {
             id,
             name: name.transpose()?,
-            addresses,
+            addresses: addresses.into_iter().map(|address| address.0).collect(),
             trusted: matches!(trust, Some(Trust::Address)),
         })
     }

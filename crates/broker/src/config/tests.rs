@@ -68,7 +68,7 @@ fn mistakes_are_named() {
     let more = |line: &str| format!("{WEB}{line}\n");
     for (text, named) in [
         ("[limit]".to_owned(), "unknown field"),
-        ("[limits]\nqps = 65537".to_owned(), "qps = 65537 is above"),
+        ("[limits]\nqps = 65537".to_owned(), "qps = 65537"),
         ("[limits]\nbytes = '3 GB'".to_owned(), "3 GB"),
         ("[[tenant]]\nname = 'x'\n".to_owned(), "socket"),
         (WEB.replace("/run", "run"), "not absolute"),
@@ -80,14 +80,14 @@ fn mistakes_are_named() {
         (WEB.replace("'root'", "65534"), "nobody in particular"),
         (WEB.replace("web'", "default'"), "twice, or has the name"),
         (WEB.replace("'web'", "''"), "the name"),
-        (more("mode = 660"), "mode 0o1224"),
+        (more("mode = 660"), "in octal without quotes"),
         (
             WEB.replace("'root'", "-1"),
-            "neither the name nor the number",
+            "the name or the number of a user",
         ),
         (
             "[limits]\nbytes = -1".to_owned(),
-            "neither a number of bytes",
+            "a number of bytes or an amount",
         ),
         (more("groups = ['no-such-group']"), "no group"),
         (more("userfaultfd = ['@no-such-group']"), "no group"),
@@ -123,6 +123,28 @@ fn mistakes_are_named() {
     ] {
         let why = Config::parse(&text).unwrap_err();
         assert!(why.contains(named), "{text}: {why}");
+    }
+}
+
+#[test]
+fn a_value_that_cannot_be_is_named_with_its_line() {
+    for (text, named) in [
+        (
+            "[limits]\nqps = 65537".to_owned(),
+            "line 2, column 7\n  |\n2 | qps = 65537\n  |       ^^^^^\ninvalid value: integer \
+             `65537`, expected a number from 0 to 65536",
+        ),
+        ("limits = 3".to_owned(), "a table of limits"),
+        (format!("{WEB}mode = '660'\n"), "in octal without quotes"),
+        (WEB.replace("'root'", "4294967295"), "can have the number"),
+        (
+            WEB.replace("/run", &format!("/{}", "x".repeat(107))),
+            "107 bytes at most",
+        ),
+        (WEB.replace("[[tenant]]", "[tenant]"), "two brackets"),
+    ] {
+        let why = Config::parse(&text).unwrap_err();
+        assert!(why.contains("at line ") && why.contains(named), "{why}");
     }
 }
 

@@ -7,14 +7,16 @@ use causeway_fabric::limits::SERVICE_LEVELS;
 use causeway_fabric::services::secure::{WireQuery, WireReply};
 use causeway_fabric::setting;
 use rustix::io::Errno;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
+use super::values::{Count, tables};
 use crate::keys::WireKeys;
 
 /// Setting that names a key file where the configuration names none.
 pub const KEY_VARIABLE: &str = "CAUSEWAY_WIRE_KEY";
 /// Highest DSCP (RFC 2474): six bits.
-const DSCP_MAX: u8 = 63;
+const DSCP_MAX: usize = 63;
 /// Bits of a mapped address (RFC 4291, 2.5.5.2) before those of IPv4.
 const MAPPED_BITS: u32 = 96;
 /// Bits below a DSCP (RFC 3168).
@@ -24,22 +26,34 @@ pub const NETWORKS_MAX: usize = 256;
 
 /// The table.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table: [wire]")]
 pub(super) struct WireTable {
     #[serde(default)]
     secure: Secure,
     key: Option<PathBuf>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables")]
     network: Vec<NetworkTable>,
     #[serde(default)]
-    dscp: Vec<u8>,
+    dscp: Vec<Count<DSCP_MAX>>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of a network")]
 struct NetworkTable {
-    network: String,
+    network: Named,
     secure: Secure,
+}
+
+/// A network, and how the file names it.
+struct Named(Network, String);
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let odd = || format!("{text:?} is not a network such as \"10.0.0.0/8\"");
+        let found = Network::parse(&text).ok_or_else(|| D::Error::custom(odd()))?;
+        Ok(Named(found, text))
+    }
 }
 
 /// Whether datagrams must be sealed.
@@ -186,10 +200,8 @@ impl WireTable {
 fn networks(tables: &[NetworkTable]) -> Result<Vec<(Network, bool)>, String> {
     let mut known: Vec<(Network, bool)> = Vec::with_capacity(tables.len());
     for NetworkTable { network, secure } in tables {
-        let found = Network::parse(network);
-        let found =
-            found.ok_or_else(|| format!("{network:?} is not a network such as \"10.0.0.0/8\""))?;
-        let rule = (found, *secure == Secure::Required);
+        let Named(found, network) = network;
+        let rule = (*found, *secure == Secure::Required);
         // Neither is the longer one: which of them is meant can't be told.
         if known.contains(&(rule.0, !rule.1)) {
             return Err(format!(
@@ -203,16 +215,16 @@ fn networks(tables: &[NetworkTable]) -> Result<Vec<(Network, bool)>, String> {
 
 /// The traffic class of datagrams by service level, whose DSCPs are these. The lower two bits are
 /// those of congestion notification (RFC 3168): the transport's.
-fn classes(dscp: &[u8]) -> Result<Vec<u8>, String> {
+fn classes(dscp: &[Count<DSCP_MAX>]) -> Result<Vec<u8>, String> {
     if dscp.len() > SERVICE_LEVELS {
         return Err(format!(
             "dscp names more than {SERVICE_LEVELS} service levels"
         ));
     }
-    match dscp.iter().find(|value| **value > DSCP_MAX) {
-        Some(value) => Err(format!("dscp {value} is above {DSCP_MAX}")),
-        None => Ok(dscp.iter().map(|value| value << ECN_BITS).collect()),
-    }
+    Ok(dscp
+        .iter()
+        .map(|value| (value.0 as u8) << ECN_BITS)
+        .collect())
 }
 
 /// The keys that the environment names.
@@ -339,7 +351,7 @@ mod tests {
         let config = parse("[wire]\ndscp = [0, 10, 63]").unwrap();
         assert_eq!(config.tenants[0].wire.classes, [0, 40, 252]);
         assert!(parse("").unwrap().tenants[0].wire.classes.is_empty());
-        for (text, wanted) in [("64", "dscp 64 is above 63"), (&"0, ".repeat(17), "16")] {
+        for (text, wanted) in [("64", "a number from 0 to 63"), (&"0, ".repeat(17), "16")] {
             let why = parse(&format!("[wire]\ndscp = [{text}]")).unwrap_err();
             assert!(why.contains(wanted), "{why}");
         }
