@@ -140,6 +140,18 @@ def odd_options(check, node):
               None if done.returncode and words in done.stdout else done.stdout)
 
 
+def modes(check, folder):
+    """A specification is for all to read and for nobody else to write, whatever the umask."""
+    for umask in (0o000, 0o077):
+        made = os.path.join(folder, f"umask-{umask:03o}")
+        line = f'umask {umask:03o} && exec "$0" cdi --cdi-dir "$1"'
+        subprocess.run(["sh", "-c", line, os.path.join(BUILD, "bin", "causeway-kube"), made],
+                       check=True)
+        found = [os.stat(path).st_mode & 0o777
+                 for path in (made, os.path.join(made, os.path.basename(CDI)))]
+        check(f"cdi: modes under umask {umask:03o}", expect(found, [0o755, 0o644]))
+
+
 def serving(check, folder):
     """All of it."""
     made = os.path.join(folder, "messages")
@@ -148,6 +160,7 @@ def serving(check, folder):
     kubelet = Kubelet(messages(made), node.plugins)
     try:
         odd_options(check, node)
+        modes(check, folder)
         kubelet = lives(check, node, kubelet)
         signals(check, node, kubelet)
         mounting(check, node, kubelet)

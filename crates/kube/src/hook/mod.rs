@@ -15,8 +15,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
-use rustix::process::umask;
 use serde::Deserialize;
 
 use crate::options::HookOptions;
@@ -56,8 +54,6 @@ pub fn command(options: &HookOptions) -> Result<(), String> {
     let path = root_path(state)?;
     let failed = |error: io::Error| format!("the container's root {}: {error}", path.display());
     let root = Root::open(&path).map_err(failed)?;
-    // Any user of the container may look at what is written.
-    umask(Mode::from_raw_mode(0o022));
     view::show(&root)?;
     libraries::show(&root, &options.libraries)
 }

@@ -1,9 +1,9 @@
 //! The last view, kept in a file for when etcd is away: entries as etcd has them, so that they are
 //! validated by the same code when they are read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,9 @@ fn entries(view: &View) -> Vec<(String, String)> {
 
 fn write(path: &Path, text: &[u8]) -> std::io::Result<()> {
     if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
+        // Whatever the umask is: who can write there can put another file in the cache's place.
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o755).create(dir)?;
     }
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
