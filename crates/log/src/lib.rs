@@ -10,7 +10,7 @@ use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,6 +40,12 @@ pub fn begin() {
         match level(&text) {
             Some(level) => {
                 let file = setting(FILE_VARIABLE).map(PathBuf::from);
+                if let Some(path) = &file
+                    && let Err(error) = open(path)
+                {
+                    let path = path.display();
+                    say(&format!("causeway: {FILE_VARIABLE}: {path}: {error}\n"));
+                }
                 // It fails where there is a log already.
                 let _ = tracing::subscriber::set_global_default(Lines { level, file });
             }
@@ -60,6 +66,16 @@ fn say(line: &str) {
     let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
 }
 
+/// The log, at its end.
+fn open(path: &Path) -> std::io::Result<File> {
+    File::options()
+        .create(true)
+        .append(true)
+        .mode(FILE_MODE)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path)
+}
+
 /// Writes a line for each event.
 struct Lines {
     level: Level,
@@ -71,14 +87,8 @@ impl Lines {
         let Some(path) = &self.file else {
             return say(line);
         };
-        let opened = File::options()
-            .create(true)
-            .append(true)
-            .mode(FILE_MODE)
-            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-            .open(path);
         // A program does not fail for its log.
-        let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
+        let _ = open(path).and_then(|mut file| file.write_all(line.as_bytes()));
     }
 }
 
