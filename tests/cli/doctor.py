@@ -1,5 +1,6 @@
 """What `causeway doctor` says in containers and sandboxes: each restriction is a real one."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -8,16 +9,16 @@ import subprocess
 import tempfile
 
 from cli.opening import CC, FLAGS, HERE
-from lib.netns import BUILD
+from lib.netns import BUILD, stop_broker
 
-# A user without privilege, and a group that has no other meaning.
-NOBODY, GROUP = 65534, 4711
+# A user without privilege, a group that has no other meaning, and the overflow user.
+USER, GROUP, OVERFLOW = 4712, 4711, 65534
 # Numbers on x86-64, and EPERM.
 MBIND, UNSHARE, USERFAULTFD = 237, 272, 323
 REFUSED = "1"
-AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
 # The privilege by which userfaultfd(2) gives a full one.
-TRACER = [*AS_NOBODY, "--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"]
+TRACER = [*AS_USER, "--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"]
 # Of a mount namespace of its own; $1 are the options of the file system.
 OTHER_SHM = 'mount -t tmpfs -o "$1" tmpfs /dev/shm && shift && exec "$@"'
 
@@ -67,20 +68,20 @@ class Doctor:
         self.causeway, self.check, self.stop, self.scratch = causeway, check, stop, scratch
         self.count = 0
 
-    def said(self, by, env):
+    def said(self, by, env, owner):
         """What it says by these commands, with a runtime directory of nobody else's."""
         self.count += 1
         place = os.path.join(self.scratch, f"run-{self.count}")
         os.mkdir(place, 0o700)
         if "setpriv" in by:
-            os.chown(place, NOBODY, NOBODY)
+            os.chown(place, owner, owner)
         done = self.causeway("doctor", by=by, env={"CAUSEWAY_RUNTIME_DIR": place, **env})
         self.stop(place)
         return done
 
-    def __call__(self, name, by, line, *, env=None, status=0):
+    def __call__(self, name, by, line, *, env=None, status=0, owner=USER):
         """One test: a line of it has this form, and it ends so."""
-        done = self.said(by, env or {})
+        done = self.said(by, env or {}, owner)
         good = done.returncode == status and re.search(f"^{line}$", done.stdout, re.MULTILINE)
         self.check(f"doctor: {name}", good, done)
 
@@ -102,11 +103,11 @@ def restrictions(doctor, deny):
     without = [deny, REFUSED, str(USERFAULTFD)]
     doctor("userfaultfd by privilege", TRACER,
            r"OK    userfaultfd +a full one, by userfaultfd\(2\)")
-    for who, by in (("a user", AS_NOBODY), ("a user with that privilege", TRACER)):
+    for who, by in (("a user", AS_USER), ("a user with that privilege", TRACER)):
         doctor(f"a seccomp policy without userfaultfd, {who}", [*by, *without],
                "WARN  userfaultfd +none:.* --device /dev/userfaultfd")
     doctor("user namespaces of root", [], "OK    user namespaces +not needed.*")
-    doctor("user namespaces that a sandbox refuses", [*AS_NOBODY, deny, REFUSED, str(UNSHARE)],
+    doctor("user namespaces that a sandbox refuses", [*AS_USER, deny, REFUSED, str(UNSHARE)],
            "WARN  user namespaces .* --cap-add SYS_ADMIN .*")
     doctor("no device of a host", [], "OK    guest's driver +not needed.*")
 
@@ -122,10 +123,34 @@ def sockets(doctor, scratch):
     env = {"CAUSEWAY_SOCKET": path}
     os.chown(path, 0, GROUP)
     os.chmod(path, 0o660)
-    doctor("a socket of a group's", AS_NOBODY, f"FAIL  broker .* usermod -aG {GROUP} USER,.* "
+    doctor("a socket of a group's", AS_USER, f"FAIL  broker .* usermod -aG {GROUP} USER,.* "
            f"--group-add {GROUP}", status=1, env=env)
+    overflow = ["setpriv", f"--reuid={OVERFLOW}", f"--regid={OVERFLOW}", "--clear-groups"]
+    doctor("the overflow user, whom a broker does not admit", overflow,
+           "FAIL  broker .* user 65534, .* run as another user", status=1, owner=OVERFLOW)
+    with serving(scratch) as admitting:
+        doctor("a tenant that does not admit a user", AS_USER,
+               "FAIL  broker .* does not admit this user; .* causewayd.toml.*", status=1,
+               env={"CAUSEWAY_SOCKET": admitting})
     doctor("a socket whose broker has ended", [], "FAIL  broker .* does not listen any more.*",
            status=1, env=env)
+
+
+@contextlib.contextmanager
+def serving(scratch):
+    """The socket of a tenant that admits one group."""
+    socket_path, config = (os.path.join(scratch, name) for name in ("tenant.sock", "tenant.toml"))
+    with open(config, "w", encoding="ascii") as file:
+        file.write(f'[[tenant]]\nname = "jobs"\nsocket = "{socket_path}"\ngroups = [{GROUP}]\n')
+    place = os.path.join(scratch, "run-tenant")
+    os.mkdir(place, 0o700)
+    subprocess.run([os.path.join(BUILD, "bin", "causewayd"), "--runtime-dir", place, "--config",
+                    config], check=True, timeout=60, stdin=subprocess.DEVNULL,
+                   stdout=subprocess.DEVNULL)
+    try:
+        yield socket_path
+    finally:
+        stop_broker(place)
 
 
 def misled(doctor, scratch):

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use crate::channel::Channel;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, THE_CONNECTION};
 use crate::launch::{wait_for, wait_readable};
 use crate::limits::CALL_TIMEOUT;
 use crate::remoting::{CONNECTION, Call, Header, Kind, Malformed, Method, ONE_WAY, Received};
@@ -312,7 +312,7 @@ impl Control {
                 Ok(received) => match self.accept(received)? {
                     Some(reply) if reply.0.request == CONNECTION => {
                         self.gone = true;
-                        return Err(refused("the connection", reply.0.status));
+                        return Err(refused(THE_CONNECTION, reply.0.status));
                     }
                     Some(reply) if reply.0.request == self.last_request => return Ok(reply),
                     Some(reply) => self.note_late(reply),

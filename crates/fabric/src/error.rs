@@ -16,7 +16,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The broker refused the request.
-    #[error("the broker refused {method}: {errno}")]
+    #[error("the broker refused {method}: {errno}{}", not_admitted(method, *errno))]
     Refused {
         /// Method that was refused.
         method: &'static str,
@@ -98,6 +98,23 @@ pub enum Error {
         /// Why it failed.
         errno: Errno,
     },
+}
+
+/// What [`Error::Refused`] names where it is not a request that was refused.
+pub(crate) const THE_CONNECTION: &str = "the connection";
+/// The user that stands for those who are unknown to a user namespace, unless the kernel was told
+/// another (`/proc/sys/kernel/overflowuid`).
+const OVERFLOW_UID: u32 = 65534;
+
+/// What it means that a connection was refused to this user.
+fn not_admitted(method: &str, errno: Errno) -> &'static str {
+    if method != THE_CONNECTION || errno != Errno::ACCESS {
+        ""
+    } else if rustix::process::geteuid().as_raw() == OVERFLOW_UID {
+        "; user 65534, the overflow user, is admitted by no broker: run as another user"
+    } else {
+        "; its configuration does not admit this user"
+    }
 }
 
 impl From<Malformed> for Error {

@@ -213,6 +213,15 @@ pub fn broker() -> Vec<Finding> {
                         starts another) or has no processor; checks that ask it are left out";
             Finding::fail(TOPIC, format!("no answer in {address}: {process} {text}"))
         }
+        // The error says what there is to say.
+        (Err(error @ Error::Refused { .. }), Address::Dir(_)) => {
+            Finding::fail(TOPIC, error.to_string())
+        }
+        (Err(error @ Error::Refused { .. }), Address::Socket(_)) => {
+            let mend = "a tenant's users and groups stand in causewayd.toml, which the broker \
+                        reads when it starts";
+            Finding::fail(TOPIC, format!("{error}; {mend}"))
+        }
         (Err(error), Address::Socket(socket)) => {
             Finding::fail(TOPIC, format!("{error}; {}", way_to(socket)))
         }
