@@ -157,8 +157,8 @@ def misled(doctor, scratch):
     """Settings that lead to nothing, file systems without room, hosts without IPv4."""
     doctor("a socket that is none", [], "FAIL  broker .* that is no socket: set CAUSEWAY_SOCKET.*",
            status=1, env={"CAUSEWAY_SOCKET": scratch})
-    doctor("a path too long for a socket", [], "FAIL  broker .* with a shorter path", status=1,
-           env={"CAUSEWAY_RUNTIME_DIR": os.path.join(scratch, "x" * 120)})
+    doctor("a path too long for a socket", [], "FAIL  runtime directory .* at most 95; .*",
+           status=1, env={"CAUSEWAY_RUNTIME_DIR": os.path.join(scratch, "x" * 120)})
     full = os.path.join(scratch, "full")
     os.mkdir(full)
     doctor("no room", ["unshare", "--mount", "sh", "-c", FULL, "sh", full],

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use causeway_fabric::{Address, Error};
+use causeway_fabric::runtime::{RUNTIME_DIR_VARIABLE, SOCKET_VARIABLE, lasting};
+use causeway_fabric::{Address, Error, setting};
 use rustix::io::Errno;
 
 use crate::args::{RunOptions, Wire};
@@ -70,6 +71,11 @@ fn prepare(options: &RunOptions) -> Result<Environment, String> {
     }
     if options.secure {
         environment.push((SECURE, Some("required".into())));
+    }
+    // The command and its children may work in other directories, and are to find the same broker.
+    for name in [RUNTIME_DIR_VARIABLE, SOCKET_VARIABLE] {
+        let path = setting(name).map(|path| lasting(PathBuf::from(path)));
+        environment.extend(path.map(|path| (name, Some(path.into_os_string()))));
     }
     Ok(environment)
 }

@@ -82,8 +82,11 @@ pub fn connect_existing(address: &Address) -> Result<Option<Channel>> {
             }),
         };
     }
+    if let Address::Dir(dir) = address {
+        runtime::check_length(dir)?;
+    }
     let address = SocketAddrUnix::new(address.socket())
-        .map_err(Error::system("the broker's path is too long for a socket"))?;
+        .map_err(Error::system("the path of the broker's socket is too long"))?;
     let socket = socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

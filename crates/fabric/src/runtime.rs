@@ -32,6 +32,9 @@ const VIEWS_SUFFIX: &str = ".d";
 /// Prefix of the views of sysfs, one per network namespace: `sys-<cookie>`.
 pub const VIEW_PREFIX: &str = "sys-";
 
+/// Longest path of a runtime directory, in bytes: a socket's, with its name, has 107 (unix(7)).
+pub const RUNTIME_DIR_PATH_MAX: usize = 107 - "/".len() - SOCKET_NAME.len();
+
 /// Access bits that nobody but the owner may have in the runtime directory.
 const FOREIGN_ACCESS: u32 = 0o077;
 
@@ -52,7 +55,7 @@ impl Address {
     /// for those who may connect to it, else [`runtime_dir`].
     pub fn from_env() -> Address {
         if let Some(socket) = setting(SOCKET_VARIABLE) {
-            return Address::Socket(PathBuf::from(socket));
+            return Address::Socket(lasting(PathBuf::from(socket)));
         }
         if setting(RUNTIME_DIR_VARIABLE).is_some() {
             return Address::Dir(runtime_dir());
@@ -105,6 +108,11 @@ fn may_connect(socket: &Path) -> bool {
     !geteuid().is_root() && one_user && access(socket, Access::WRITE_OK).is_ok()
 }
 
+/// The same place, wherever this process and those that it starts work later.
+pub fn lasting(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
 /// The directory for the views of sysfs of a tenant with this socket.
 pub fn views_beside(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
@@ -114,18 +122,19 @@ pub fn views_beside(socket: &Path) -> PathBuf {
 
 /// The runtime directory of this user and environment, not created yet: `$CAUSEWAY_RUNTIME_DIR`,
 /// else [`RUNTIME_DIR_ROOT`] for root, else `$XDG_RUNTIME_DIR/causeway`, else
-/// `/tmp/causeway-UID`.
+/// `/tmp/causeway-UID`. The XDG Base Directory Specification has a relative `$XDG_RUNTIME_DIR`
+/// ignored.
 pub fn runtime_dir() -> PathBuf {
     if let Some(dir) = setting(RUNTIME_DIR_VARIABLE) {
-        return PathBuf::from(dir);
+        return lasting(PathBuf::from(dir));
     }
     let uid = rustix::process::geteuid();
     if uid.is_root() {
         return PathBuf::from(RUNTIME_DIR_ROOT);
     }
-    match setting("XDG_RUNTIME_DIR") {
-        Some(dir) => PathBuf::from(dir).join("causeway"),
-        None => PathBuf::from(format!("/tmp/causeway-{}", uid.as_raw())),
+    match setting("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if dir.is_absolute() => dir.join("causeway"),
+        Some(_) | None => PathBuf::from(format!("/tmp/causeway-{}", uid.as_raw())),
     }
 }
 
@@ -136,6 +145,7 @@ pub fn runtime_dir() -> PathBuf {
 /// [`Error::RuntimeDir`] if it cannot be created, is not a directory (a symbolic link is not
 /// followed), belongs to another user, or is accessible to others.
 pub fn prepare(dir: &Path) -> Result<()> {
+    check_length(dir)?;
     let created = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -155,6 +165,9 @@ pub fn prepare(dir: &Path) -> Result<()> {
 pub fn check(dir: &Path) -> Result<()> {
     let metadata = std::fs::symlink_metadata(dir).map_err(|e| refuse(dir, e.to_string()))?;
     let uid = rustix::process::geteuid().as_raw();
+    if metadata.is_symlink() {
+        return Err(refuse(dir, "a symbolic link, not a directory".into()));
+    }
     if !metadata.is_dir() {
         return Err(refuse(dir, "not a directory".into()));
     }
@@ -170,6 +183,23 @@ pub fn check(dir: &Path) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Checks that a socket can be made in the runtime directory.
+///
+/// # Errors
+/// [`Error::RuntimeDir`].
+pub(crate) fn check_length(dir: &Path) -> Result<()> {
+    match dir.as_os_str().len() {
+        0..=RUNTIME_DIR_PATH_MAX => Ok(()),
+        length => Err(refuse(
+            dir,
+            format!(
+                "the path has {length} bytes, and must leave room for a socket's name: at most \
+                 {RUNTIME_DIR_PATH_MAX}"
+            ),
+        )),
+    }
 }
 
 fn refuse(path: &Path, reason: String) -> Error {
@@ -204,6 +234,16 @@ mod tests {
     }
 
     #[test]
+    fn a_path_leaves_room_for_the_sockets_name() {
+        assert_eq!(RUNTIME_DIR_PATH_MAX, 95);
+        let long = format!("/{}", "x".repeat(RUNTIME_DIR_PATH_MAX - 1));
+        assert!(check_length(Path::new(&long)).is_ok());
+        assert!(rustix::net::SocketAddrUnix::new(Path::new(&long).join(SOCKET_NAME)).is_ok());
+        let error = prepare(Path::new(&(long + "x"))).unwrap_err();
+        assert!(error.to_string().contains("96 bytes"), "{error}");
+    }
+
+    #[test]
     fn links_files_and_open_directories_are_refused() {
         let made = tempfile::tempdir().unwrap();
         let base = made.path();
@@ -211,10 +251,10 @@ mod tests {
         prepare(&good).unwrap();
         symlink(&good, base.join("link")).unwrap();
         std::fs::write(base.join("file"), b"").unwrap();
-        assert!(matches!(
-            prepare(&base.join("link")),
-            Err(Error::RuntimeDir { .. })
-        ));
+        let Err(error @ Error::RuntimeDir { .. }) = prepare(&base.join("link")) else {
+            panic!("a link is not followed");
+        };
+        assert!(error.to_string().contains("symbolic link"), "{error}");
         let Err(error @ Error::RuntimeDir { .. }) = prepare(&base.join("file")) else {
             panic!("a file is no directory");
         };

@@ -17,7 +17,6 @@ use causeway_fabric::sisci::Sisci;
 use causeway_fabric::{Address, Error};
 use causeway_shm::layout::STATS_SETS;
 use rustix::fs::StatVfs;
-use rustix::io::Errno;
 
 use super::packages::{Group, missing_file_mend};
 use super::{Finding, daemon};
@@ -233,10 +232,6 @@ pub fn broker() -> Vec<Finding> {
 fn mend_start(error: &Error) -> &'static str {
     match error {
         Error::RuntimeDir { .. } => "see runtime directory above",
-        Error::System {
-            errno: Errno::NAMETOOLONG,
-            ..
-        } => "set CAUSEWAY_RUNTIME_DIR to a directory with a shorter path",
         _ => "run causewayd by hand in a terminal to see why it does not start",
     }
 }
