@@ -23,6 +23,7 @@ use causeway_proto::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock;
+use crate::device_files;
 use crate::errno::Errno;
 use crate::peer_news::{End, PeerNews};
 use crate::shared::Shared;
@@ -174,7 +175,10 @@ impl Shared {
             Event::BrokerGone => {
                 // Rings and sockets go on; the broker that answers next is told of them.
                 match self.control.reattach() {
-                    Ok(()) => tracing::info!("the broker had gone: attached to the next"),
+                    Ok(()) => {
+                        tracing::info!("the broker had gone: attached to the next");
+                        device_files::show_again(&self.control);
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "the broker has gone, and no other is there")
                     }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::broker_thread;
 use crate::bypass;
 use crate::checksums::Checksums;
+use crate::device_files;
 use crate::ecn;
 use crate::engines::ENGINES_MAX;
 use crate::errno::{Errno, OpenError};
@@ -152,6 +153,7 @@ impl Endpoint {
     fn attach(broker: Option<&Address>) -> Result<Self, OpenError> {
         let (wire, protection) = settings()?;
         let shared = Arc::new(Shared::attach(broker, wire, protection)?);
+        device_files::show_again(&shared.control);
         let endpoint = Endpoint {
             sharing: Arc::new(Sharing::new(Arc::clone(&shared))),
             shared,

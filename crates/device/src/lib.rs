@@ -32,6 +32,7 @@ mod core;
 mod cq;
 mod deferred_move;
 mod destination;
+mod device_files;
 mod direct;
 mod ecn;
 mod endpoint;
