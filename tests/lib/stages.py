@@ -11,7 +11,7 @@ from lib.report import Stopwatch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CARGO_FLAGS = ["--locked"]
-UNIT = ["--workspace", "--exclude", "causeway-sim"]
+UNIT = inject.CRATES
 UNIT_ENV = {"CAUSEWAY_BUILD": BUILD}
 # What only computes leaves the processor to those beside it, whenever they want it.
 COMPUTING = ["nice", "-n", "10"]
