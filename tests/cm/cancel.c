@@ -85,26 +85,6 @@ static void *wait_for_ever(void *arg)
 	return NULL;
 }
 
-/* Returns when the thread sleeps in poll(2) or read(2): "S" in its status, and its system call. */
-static void await_sleep(struct waiter *waiter)
-{
-	char path[64], text[32] = "";
-	long number = -1;
-	FILE *file;
-
-	while (!waiter->tid)
-		sched_yield();
-	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", waiter->tid);
-	while (number != SYS_ppoll && number != SYS_poll && number != SYS_read) {
-		sched_yield();
-		file = fopen(path, "r");
-		need(file, path);
-		if (fgets(text, sizeof(text), file) && sscanf(text, "%ld", &number) != 1)
-			number = -1;
-		fclose(file);
-	}
-}
-
 static void start(struct waiter *waiter)
 {
 	waiter->tid = 0;
@@ -134,7 +114,7 @@ static void cancel_each(int type, const char *when)
 
 		/* In the wait, and before it. */
 		start(&waiter);
-		await_sleep(&waiter);
+		await_sleep(&waiter.tid);
 		need0(pthread_cancel(waiter.thread));
 		joined(&waiter, when);
 		start(&waiter);
@@ -275,9 +255,9 @@ static void off_is_off(void)
 	need(qp, "ibv_create_qp");
 	need0(qp_to_init(qp, &params));
 	start(&waiter);
-	await_sleep(&waiter);
+	await_sleep(&waiter.tid);
 	need0(pthread_cancel(waiter.thread));
-	await_sleep(&waiter);
+	await_sleep(&waiter.tid);
 	if (waiter.returned || waiter.cleaned)
 		fail("a thread with cancellation off was cancelled");
 	need0(ibv_post_recv(qp, &recv, &bad));

@@ -24,7 +24,9 @@ int main(int argc, char **argv)
 		return hear_each_event(argv[2]);
 	if (!strcmp(role, "cancel") && argc == 4)
 		return cancelled(argv[2], argv[3]);
+	if (!strcmp(role, "signals") && argc == 4)
+		return hear_signals(argv[2], argv[3]);
 	fail("usage: peer server PORT | sequential, concurrent HOST PORT COUNT |\n"
-	     "       die HOST PORT STAGE | hold, misuse, cancel HOST PORT |\n"
+	     "       die HOST PORT STAGE | hold, misuse, cancel, signals HOST PORT |\n"
 	     "       edges HOST");
 }

@@ -6,6 +6,8 @@
 
 #include <rdma/rdma_cma.h>
 
+#include <sys/types.h>
+
 #define MESSAGE 64
 #define RESOLVE_MS 5000
 
@@ -30,6 +32,9 @@ struct sockaddr_storage address_of(const char *host, const char *port);
 /* The next event of a channel, which must be of this kind and successful. */
 struct rdma_cm_event *expect(struct rdma_event_channel *channel, enum rdma_cm_event_type kind);
 
+/* Returns when the thread, which sets `tid` itself, sleeps in poll(2) or read(2). */
+void await_sleep(const _Atomic pid_t *tid);
+
 int serve(const char *port);
 int connect_one_by_one(const char *host, const char *port, int count);
 int connect_at_once(const char *host, const char *port, int count);
@@ -38,5 +43,6 @@ int hold_one(const char *host, const char *port);
 int misuse(const char *host, const char *port);
 int hear_each_event(const char *host);
 int cancelled(const char *host, const char *port);
+int hear_signals(const char *host, const char *port);
 
 #endif

@@ -13,8 +13,12 @@
 //! Functions of the fast path are not marked. They must not be called with asynchronous
 //! cancellation on, and what they call of the C library, they call within [`off`].
 
+mod signals;
+
 use core::ffi::{c_int, c_ulong};
 use std::io;
+
+pub use signals::{FAULTS, goes_on, interrupt};
 
 /// What a function marked `point:` returns to have its thread end. No such function returns it
 /// otherwise: they return 0 or -1.
@@ -49,7 +53,8 @@ impl Allowed {
 pub enum Ended {
     /// The thread is cancelled: the call is to return [`CANCELLED`], having undone what it did.
     Cancelled,
-    /// What `ppoll(2)` failed with: EINTR after a signal.
+    /// What `ppoll(2)` failed with: EINTR after a signal, even if its handler asks for calls to go
+    /// on ([`goes_on`]).
     Failed(io::Error),
 }
 

@@ -6,20 +6,8 @@
 
 use std::{mem, ptr, slice};
 
-use causeway_cancel::{Allowed, Ended};
+use causeway_cancel::{Allowed, Ended, FAULTS};
 use rustix::event::{PollFd, Timespec};
-
-/// The last signal that has a number of its own; real-time signals follow.
-const SIGNALS: i32 = 64;
-/// Faults of the thread itself, which cannot be held back.
-const FAULTS: [i32; 6] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGTRAP,
-    libc::SIGSYS,
-];
 
 /// All signals but the thread's own faults: those of copies are recovered from.
 pub(crate) fn all() -> libc::sigset_t {
@@ -78,23 +66,4 @@ impl Drop for BlockedSignals {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
         };
     }
-}
-
-/// Whether the program has a handler that interrupts system calls. Which signal it was poll(2) does
-/// not say, nor does it go on after one whose handler asks for that, as read(2) does.
-pub(crate) fn interrupt() -> bool {
-    (1..=SIGNALS)
-        .filter(|signal| !FAULTS.contains(signal))
-        .any(|signal| {
-            // SAFETY: the structure is plain memory, filled if the call succeeds.
-            let action = unsafe {
-                let mut action: libc::sigaction = mem::zeroed();
-                let failed = libc::sigaction(signal, ptr::null(), &raw mut action) != 0;
-                (!failed).then_some(action)
-            };
-            action.is_some_and(|action| {
-                let handled = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
-                handled && action.sa_flags & libc::SA_RESTART == 0
-            })
-        })
 }

@@ -17,7 +17,7 @@ use crate::clock::{self, Now, earlier};
 use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::Errno;
 use crate::shared::Shared;
-use crate::signals::{self, BlockedSignals};
+use crate::signals::BlockedSignals;
 
 /// How long a thread looks before it asks whether the channel's descriptor is non-blocking, and
 /// holds signals back: three system calls. To the program, a signal that is handled so soon is one
@@ -278,7 +278,7 @@ impl Shared {
         match slept {
             Err(Ended::Cancelled) => Woken::Cancelled,
             Err(Ended::Failed(error))
-                if error.kind() == ErrorKind::Interrupted && signals::interrupt() =>
+                if error.kind() == ErrorKind::Interrupted && causeway_cancel::interrupt() =>
             {
                 Woken::Interrupted
             }

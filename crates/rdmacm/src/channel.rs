@@ -114,7 +114,7 @@ impl Queue {
     /// The next event; waits for one unless the program has made the descriptor non-blocking.
     ///
     /// # Errors
-    /// EAGAIN, EINTR, [`CANCELLED`].
+    /// EAGAIN, EINTR after a signal whose handler interrupts system calls, [`CANCELLED`].
     pub fn wait(&self, allowed: Allowed) -> Result<Pending> {
         if let Some(pending) = self.pop() {
             return Ok(pending);
@@ -138,6 +138,7 @@ impl Queue {
             }];
             match causeway_cancel::poll(&mut fds, None, None, allowed) {
                 Ok(()) => {}
+                Err(Ended::Failed(error)) if causeway_cancel::goes_on(&error) => {}
                 Err(Ended::Cancelled) => return Err(Errno(CANCELLED)),
                 Err(Ended::Failed(error)) => return Err(error.into()),
             }

@@ -260,7 +260,8 @@ impl Socket {
     /// Waits until `done`.
     ///
     /// # Errors
-    /// EINTR; EAGAIN when the deadline has passed.
+    /// EINTR after a signal; without a deadline, only after one whose handler interrupts system
+    /// calls, as of the kernel's sockets (signal(7)). EAGAIN when the deadline has passed.
     pub fn wait(
         &self,
         state: &mut Guard<'_>,
@@ -296,7 +297,10 @@ impl Socket {
             if done(state) {
                 return Ok(());
             }
-            slept?;
+            match slept {
+                Err(Errno(libc::EINTR)) if deadline.is_none() && !causeway_cancel::interrupt() => {}
+                other => other?,
+            }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Errno(libc::EAGAIN));
             }
