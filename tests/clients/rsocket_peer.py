@@ -242,6 +242,7 @@ def refused_client(connect):
     check(found == 1 and revents[0] & select.POLLERR, "refused later")
     error = peer.option(socket.SOL_SOCKET, socket.SO_ERROR)
     check(error == errno.ECONNREFUSED, f"SO_ERROR {error}")
+    check(peer.option(socket.SOL_SOCKET, socket.SO_ERROR) == 0, "SO_ERROR is told once")
     peer.close()
 
 

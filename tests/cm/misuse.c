@@ -110,11 +110,19 @@ static void peers_that_do_not_answer(struct rdma_event_channel *channel, const c
 	struct sockaddr_storage nowhere = address_of("fe80::1", "9");
 	struct rdma_conn_param param = { .retry_count = 7 };
 	struct rdma_cm_id *id = new_id(channel);
+	struct ibv_cq *cq;
+	struct ibv_wc wc;
 
 	resolved(channel, id, &nobody);
+	cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
+	need(cq, "ibv_create_cq");
+	link_make(id, cq);
 	CHECK(!rdma_connect(id, &param));
 	answer_is(channel, RDMA_CM_EVENT_REJECTED, 8);
-	CHECK(!rdma_destroy_id(id));
+	/* The receive that was posted is given back. */
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	link_free(id->context);
+	need0(ibv_destroy_cq(cq));
 
 	/* Given up at once, nothing of it is heard again. */
 	id = new_id(channel);

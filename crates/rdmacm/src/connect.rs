@@ -197,8 +197,10 @@ pub(crate) unsafe fn grant(id: *mut RdmaCmId, param: RdmaConnParam) -> Result<()
         if !(*id).qp.is_null() {
             qp::connect(id)?;
         }
-        if !with_connection(id, |c| c.accept(offer, now()))? {
-            return Err(INVALID);
+        let accepted = with_connection(id, |c| c.accept(offer, now()));
+        if accepted != Ok(true) {
+            let _ = qp::shut(id);
+            return accepted.and(Err(INVALID));
         }
         complete(id)
     }

@@ -284,10 +284,14 @@ unsafe fn happened(id: *mut RdmaCmId, event: cm::Event) -> Details {
                     ..Details::plain(id, ESTABLISHED, 0)
                 }
             }
-            cm::Event::Rejected { reason, private } => Details {
-                private,
-                ..Details::plain(id, REJECTED, reason.into())
-            },
+            cm::Event::Rejected { reason, private } => {
+                // As in rdma-core: programs wait for the receives that they had posted.
+                let _ = qp::shut(id);
+                Details {
+                    private,
+                    ..Details::plain(id, REJECTED, reason.into())
+                }
+            }
             cm::Event::Unreachable => Details::plain(id, UNREACHABLE, -libc::ETIMEDOUT),
             cm::Event::NotSecured(why) => {
                 let errno = match why {
@@ -348,6 +352,7 @@ unsafe fn accepted(id: *mut RdmaCmId, terms: &Terms, private: Private) -> Detail
                 agent.with(name, |c| {
                     c.reject(REASON_CONSUMER, Private::NONE, crate::agent::now())
                 });
+                let _ = qp::shut(id);
                 Details::plain(id, CONNECT_ERROR, -errno.0)
             }
         }

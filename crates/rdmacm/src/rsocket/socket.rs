@@ -378,7 +378,13 @@ impl State {
                 stream.lost(Some(errno));
                 self.phase = Phase::Connected;
             }
-            _ => self.phase = Phase::Failed,
+            (_, stream) => {
+                // What its queue pair gives back is no error of its own.
+                if let Some(stream) = stream {
+                    stream.lost(None);
+                }
+                self.phase = Phase::Failed;
+            }
         }
     }
 
