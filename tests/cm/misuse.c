@@ -178,6 +178,25 @@ static void options(struct rdma_event_channel *channel)
 	CHECK(!rdma_destroy_id(id));
 }
 
+/* What a call that fails has made of its arguments. */
+static void descriptions(struct rdma_event_channel *channel, struct sockaddr_storage *peer)
+{
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 1 << 30 } };
+	struct ibv_qp_init_attr_ex longer = { .qp_type = IBV_QPT_RC, .cap = attr.cap };
+	struct rdma_cm_id *id = new_id(channel);
+
+	resolved(channel, id, peer);
+	/* The queues that were made for it are gone: what names them could not be tried again. */
+	FAILS(rdma_create_qp(id, NULL, &attr), EINVAL);
+	CHECK(!attr.send_cq && !attr.recv_cq && !id->send_cq && !id->recv_cq);
+	attr.cap.max_inline_data = 16;
+	CHECK(!rdma_create_qp(id, NULL, &attr));
+	rdma_destroy_qp(id);
+	FAILS(rdma_create_qp_ex(id, &longer), EINVAL);
+	CHECK(!longer.send_cq && !longer.recv_cq);
+	CHECK(!rdma_destroy_id(id));
+}
+
 static void names(const char *host, const char *port)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };
@@ -205,6 +224,7 @@ int misuse(const char *host, const char *port)
 	peers_that_do_not_answer(channel, host);
 	channels(channel, &peer);
 	options(channel);
+	descriptions(channel, &peer);
 	names(host, port);
 	rdma_destroy_event_channel(channel);
 	printf("%d checks, %d wrong\n", checks, wrong);

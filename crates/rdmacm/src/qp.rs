@@ -289,11 +289,16 @@ pub(crate) unsafe fn create(
     // SAFETY: as the caller promises.
     unsafe {
         let pd = domain(id, pd)?;
+        let given = (attr.send_cq, attr.recv_cq, attr.srq);
         let made = supply(id, attr).and_then(|()| {
             let qp = ffi::ibv_create_qp(pd, attr);
             attach(id, pd, qp, attr.qp_type)
         });
-        made.inspect_err(|_| free_cqs(id))
+        made.inspect_err(|_| {
+            // A program that tries again with less must not name queues that are gone.
+            (attr.send_cq, attr.recv_cq, attr.srq) = given;
+            free_cqs(id);
+        })
     }
 }
 
@@ -368,6 +373,7 @@ unsafe fn create_extended(id: *mut RdmaCmId, attr: *mut IbvQpInitAttrEx) -> Resu
             sq_sig_all: attr.sq_sig_all,
         };
         let create = extended_of((*id).verbs).ok_or(NOT_OFFERED)?;
+        let given = *attr;
         let made = supply(id, &mut plain).and_then(|()| {
             attr.comp_mask |= INIT_ATTR_PD;
             attr.pd = pd;
@@ -376,7 +382,11 @@ unsafe fn create_extended(id: *mut RdmaCmId, attr: *mut IbvQpInitAttrEx) -> Resu
             let qp = create((*id).verbs, attr);
             attach(id, pd, qp, attr.qp_type)
         });
-        made.inspect_err(|_| free_cqs(id))
+        made.inspect_err(|_| {
+            // As in `create`.
+            *attr = given;
+            free_cqs(id);
+        })
     }
 }
 
