@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <rdma/rdma_verbs.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -178,11 +179,12 @@ static void options(struct rdma_event_channel *channel)
 	CHECK(!rdma_destroy_id(id));
 }
 
-/* What a call that fails has made of its arguments. */
+/* What a call that fails has made of its arguments, and one that succeeds has granted. */
 static void descriptions(struct rdma_event_channel *channel, struct sockaddr_storage *peer)
 {
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 1 << 30 } };
 	struct ibv_qp_init_attr_ex longer = { .qp_type = IBV_QPT_RC, .cap = attr.cap };
+	struct ibv_srq_init_attr_ex queue = { .attr = { .max_wr = 5, .max_sge = 1 } };
 	struct rdma_cm_id *id = new_id(channel);
 
 	resolved(channel, id, peer);
@@ -194,6 +196,16 @@ static void descriptions(struct rdma_event_channel *channel, struct sockaddr_sto
 	rdma_destroy_qp(id);
 	FAILS(rdma_create_qp_ex(id, &longer), EINVAL);
 	CHECK(!longer.send_cq && !longer.recv_cq);
+
+	queue.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_RESERVED;
+	FAILS(rdma_create_srq_ex(id, &queue), EOPNOTSUPP);
+	queue.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+	queue.attr.max_wr = 0;
+	FAILS(rdma_create_srq_ex(id, &queue), EINVAL);
+	queue.attr.max_wr = 5;
+	queue.attr.srq_limit = 3;
+	CHECK(!rdma_create_srq_ex(id, &queue) && id->srq);
+	rdma_destroy_srq(id);
 	CHECK(!rdma_destroy_id(id));
 }
 

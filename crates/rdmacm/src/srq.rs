@@ -59,10 +59,11 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 ) -> c_int {
     // SAFETY: the program passes an identifier of ours, and a description or null.
     unsafe {
-        let Some(attr) = attr.as_ref() else {
+        let Some(attr) = attr.as_mut() else {
             return code(Err(INVALID));
         };
-        if attr.comp_mask & ATTR_TYPE != 0 && attr.srq_type != BASIC {
+        let basic = attr.comp_mask & ATTR_TYPE == 0 || attr.srq_type == BASIC;
+        if !basic || attr.comp_mask & !(ATTR_TYPE | ATTR_PD) != 0 {
             return code(Err(NOT_OFFERED));
         }
         let pd = match attr.comp_mask & ATTR_PD {
@@ -73,7 +74,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             srq_context: attr.base.srq_context,
             attr: attr.base.attr,
         };
-        code(create(id, pd, &raw mut plain))
+        let created = create(id, pd, &raw mut plain);
+        attr.base.attr = plain.attr;
+        code(created)
     }
 }
 
