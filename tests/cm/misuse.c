@@ -221,6 +221,10 @@ static void names(const char *host, const char *port)
 	CHECK(!rdma_getaddrinfo(NULL, port, &hints, &info));
 	CHECK(info && info->ai_src_addr && !info->ai_dst_addr);
 	rdma_freeaddrinfo(info);
+	hints.ai_family = AF_INET6;
+	CHECK(!rdma_getaddrinfo(NULL, port, &hints, &info));
+	CHECK(info && info->ai_src_addr->sa_family == AF_INET6 && !info->ai_next);
+	rdma_freeaddrinfo(info);
 	hints.ai_flags = RAI_NUMERICHOST;
 	CHECK(rdma_getaddrinfo("no address", port, &hints, &info) != 0);
 	FAILS(rdma_getaddrinfo(NULL, NULL, NULL, &info), EINVAL);

@@ -12,8 +12,10 @@ use crate::id::{PS_TCP, PS_UDP, QPT_RC, QPT_UD};
 pub(crate) const PASSIVE: c_int = 1;
 /// `RAI_NUMERICHOST`
 const NUMERIC_HOST: c_int = 2;
-/// `RAI_FAMILY`: only addresses of the family named.
+/// `RAI_FAMILY`
 const FAMILY: c_int = 8;
+/// `AF_IB`
+const AF_IB: c_int = 27;
 
 /// What the program left open, as the manual page fills it in.
 fn complete_hints(hints: Option<&RdmaAddrinfo>) -> RdmaAddrinfo {
@@ -112,10 +114,11 @@ pub(crate) unsafe extern "C" fn getaddrinfo(
         };
         wanted.ai_flags =
             flag(PASSIVE, libc::AI_PASSIVE) | flag(NUMERIC_HOST, libc::AI_NUMERICHOST);
-        wanted.ai_family = if hints.ai_flags & FAMILY != 0 {
-            hints.ai_family
-        } else {
-            0
+        // A family that is named counts without RAI_FAMILY too, as in rdma-core; its AF_IB alone
+        // does not.
+        wanted.ai_family = match hints.ai_family {
+            AF_IB if hints.ai_flags & FAMILY == 0 => 0,
+            family => family,
         };
         // One result for each address, not one for each kind of socket.
         wanted.ai_socktype = libc::SOCK_STREAM;
