@@ -46,6 +46,7 @@ static void wrong_states(struct rdma_event_channel *channel, struct sockaddr_sto
 	struct rdma_cm_id *id = new_id(channel), *other;
 	struct rdma_conn_param param = { .retry_count = 7 };
 	struct sockaddr_storage any = address_of("0.0.0.0", "0");
+	struct sockaddr_storage mapped = address_of("::ffff:127.0.0.1", "0");
 	struct sockaddr unix_address = { .sa_family = AF_UNIX };
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC };
 	char data[200] = "";
@@ -67,6 +68,11 @@ static void wrong_states(struct rdma_event_channel *channel, struct sockaddr_sto
 	CHECK(rdma_get_src_port(id) != 0);
 	CHECK(rdma_get_local_addr(id)->sa_family == AF_INET);
 	FAILS(rdma_bind_addr(id, (struct sockaddr *)&any), EINVAL);
+
+	/* An IPv4 address may be written as one of IPv6. */
+	other = new_id(channel);
+	CHECK(!rdma_bind_addr(other, (struct sockaddr *)&mapped));
+	CHECK(rdma_get_local_addr(other)->sa_family == AF_INET && !rdma_destroy_id(other));
 
 	/* The port is taken while the first identifier lives, and free afterwards. */
 	other = new_id(channel);

@@ -44,6 +44,7 @@ pub(crate) unsafe extern "C" fn bind_addr(id: *mut RdmaCmId, addr: *mut libc::so
 /// # Safety
 /// `id` is one of ours, alive.
 pub(crate) unsafe fn bind(id: *mut RdmaCmId, address: SocketAddr) -> Result<()> {
+    let address = sockaddr::canonical(address);
     // SAFETY: as the caller promises.
     unsafe {
         let only_family = {
