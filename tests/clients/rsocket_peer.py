@@ -87,12 +87,12 @@ class Rs:
         found = rs.rpoll(fds, len(fds), timeout)
         return found, [fd.revents for fd in fds]
 
-    def select(self, others):
+    def select(self, others, timeout=None):
         """rselect's result, and what can be read."""
         watched = (self.fd, *others)
         bits = sum(1 << fd for fd in watched)
         read = ctypes.create_string_buffer(bits.to_bytes(128, sys.byteorder), 128)
-        found = rs.rselect(1 + max(watched), read, None, None, None)
+        found = rs.rselect(1 + max(watched), read, None, None, timeout)
         ready = int.from_bytes(read.raw, sys.byteorder)
         return found, {fd for fd in watched if ready >> fd & 1}
 
@@ -195,6 +195,13 @@ def polls_client(connect):
     found = peer.select((read,))
     check(found == (2, {peer.fd, read}), f"rselect with a pipe: {found}")
     check(peer.recv(9) == b"3", "the last answer")
+    # A time that never ends.
+    for_ever = struct.pack("=qq", 2**63 - 1, 0)
+    check(rs.rsetsockopt(peer.fd, socket.SOL_SOCKET, socket.SO_RCVTIMEO, for_ever, 16) == 0,
+          "the longest time-out")
+    peer.send(b"4")
+    check(peer.select((), for_ever) == (1, {peer.fd}), "rselect with the longest time-out")
+    check(peer.recv(9) == b"4", "an answer after the longest time-out was set")
     moment = struct.pack("=qq", 0, 20_000)
     check(rs.rsetsockopt(peer.fd, socket.SOL_SOCKET, socket.SO_RCVTIMEO, moment, 16) == 0,
           "a time-out")

@@ -77,12 +77,12 @@ impl Options {
 
     /// When a call that receives, begun now, gives up.
     pub fn receive_deadline(&self) -> Option<Instant> {
-        self.receive_timeout.map(|timeout| Instant::now() + timeout)
+        self.receive_timeout.and_then(socket::after)
     }
 
     /// When a call that sends, begun now, gives up.
     pub fn send_deadline(&self) -> Option<Instant> {
-        self.send_timeout.map(|timeout| Instant::now() + timeout)
+        self.send_timeout.and_then(socket::after)
     }
 
     /// How long closing waits for the peer, if the program says: `SO_LINGER`.
@@ -413,5 +413,7 @@ mod tests {
             Ok(Some(Duration::from_micros(1_000_500)))
         );
         assert_eq!(duration(time(-1, 0)), Err(Errno(libc::EDOM)));
+        let longest = duration(time(i64::MAX, 999_999)).unwrap().unwrap();
+        assert_eq!(socket::after(longest), None);
     }
 }

@@ -246,7 +246,7 @@ unsafe fn select(
                 let seconds = u64::try_from(time.tv_sec).map_err(|_| INVALID)?;
                 let micros = u64::try_from(time.tv_usec).map_err(|_| INVALID)?;
                 let wait = Duration::from_secs(seconds) + Duration::from_micros(micros);
-                Some(Instant::now() + wait)
+                socket::after(wait)
             }
         };
         let asked = |fd: c_int| {

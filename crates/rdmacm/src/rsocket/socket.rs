@@ -118,6 +118,11 @@ pub(super) fn all() -> Vec<Arc<Socket>> {
     SOCKETS.read().values().cloned().collect()
 }
 
+/// When a time that a program names is over; never, if that is beyond what can be said.
+pub(super) fn after(time: Duration) -> Option<Instant> {
+    Instant::now().checked_add(time)
+}
+
 /// An event of the connection manager.
 pub(super) struct Event {
     pub id: *mut RdmaCmId,
