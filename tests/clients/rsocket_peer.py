@@ -183,7 +183,7 @@ def polls_client(connect):
     found = peer.poll(select.POLLIN | select.POLLOUT, (read,))
     check(found == (2, [select.POLLOUT, select.POLLIN]), f"a pipe and room: {found}")
     os.read(read, 1)
-    for byte in (b"1", b"2"):
+    for byte, asked in ((b"1", select.POLLIN), (b"2", select.POLLRDNORM)):
         peer.send(byte)
         found = peer.poll(select.POLLIN, (read,))
         check(found == (1, [select.POLLIN, 0]), f"an answer: {found}")

@@ -76,6 +76,15 @@ fn events(socket: &Socket, state: &State) -> c_short {
     }
 }
 
+/// Ordinary data has another name in each direction (poll(2)).
+fn with_other_names(events: c_short) -> c_short {
+    let other = |name, other| match events & name {
+        0 => 0,
+        _ => other,
+    };
+    events | other(libc::POLLIN, libc::POLLRDNORM) | other(libc::POLLOUT, libc::POLLWRNORM)
+}
+
 /// One of the program's entries.
 struct Watched {
     socket: Option<Arc<Socket>>,
@@ -97,7 +106,8 @@ impl Watched {
         };
         let mut state = socket.lock();
         socket.progress(&mut state);
-        self.asked.revents = events(socket, &state) & (self.asked.events | ALWAYS);
+        let seen = with_other_names(events(socket, &state));
+        self.asked.revents = seen & (self.asked.events | ALWAYS);
         self.asked.revents != 0
     }
 }
