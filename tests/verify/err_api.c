@@ -243,6 +243,26 @@ static void busy_objects(struct env *env)
 	need0(ibv_dealloc_pd(pd));
 }
 
+/* A CQ keeps its parent domain. */
+static void domain_of_a_cq(struct env *env)
+{
+	struct ibv_parent_domain_init_attr of_parent = { .pd = env->pd };
+	struct ibv_pd *parent = ibv_alloc_parent_domain(env->dev.ctx, &of_parent);
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent,
+	};
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(env->dev.ctx, &attr);
+
+	need(parent && cq, "a CQ with a parent domain");
+	check_errno(ibv_dealloc_pd(parent), EBUSY);
+	need0(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+	need0(ibv_dealloc_pd(parent));
+	attr.parent_domain = env->pd;
+	check_null(ibv_create_cq_ex(env->dev.ctx, &attr), EINVAL);
+	attr.parent_domain = NULL;
+	check_null(ibv_create_cq_ex(env->dev.ctx, &attr), EINVAL);
+}
+
 static void bad_registrations(struct env *env)
 {
 	unsigned char *hole = mmap(NULL, 8192, PROT_READ | PROT_WRITE,
@@ -403,6 +423,7 @@ const struct error_case api_cases[] = {
 	{ "api: posting in the wrong state", posting_in_the_wrong_state },
 	{ "api: bad work requests", bad_work_requests },
 	{ "api: destroying what is in use", busy_objects },
+	{ "api: the parent domain of a CQ", domain_of_a_cq },
 	{ "api: registering what can't be", bad_registrations },
 	{ "api: beyond the device's limits", beyond_the_limits },
 	{ "api: queries of what does not exist", bad_queries },

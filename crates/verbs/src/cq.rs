@@ -1,8 +1,8 @@
 //! Completion queues: `ibv_create_cq(3)`, `ibv_poll_cq(3)`, `ibv_req_notify_cq(3)`.
 
-use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx};
+use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvPd};
 use crate::objects::{self, CqObject};
-use crate::{errno, live};
+use crate::{errno, live, pd};
 use causeway_device::{Errno, LIMITS};
 use causeway_proto::types::{Wc, WcFlags, WcOpcode, WcStatus};
 use core::ffi::{c_int, c_void};
@@ -19,12 +19,14 @@ pub(crate) struct CqInit {
     pub(crate) channel: *mut IbvCompChannel,
     pub(crate) comp_vector: u32,
     pub(crate) single_threaded: bool,
+    /// A parent domain, which then outlives the CQ, or null.
+    pub(crate) parent_domain: *mut IbvPd,
 }
 
 /// Creates a CQ; the functions of an extended one are the caller's to fill in.
 ///
 /// # Safety
-/// `context` is open, and the channel is null or one of its own.
+/// `context` is open, the channel is null or one of its own, and the parent domain null or live.
 pub(crate) unsafe fn create(
     context: *mut IbvContext,
     init: &CqInit,
@@ -39,11 +41,16 @@ pub(crate) unsafe fn create(
     // SAFETY: the caller's promise.
     let channel = (!init.channel.is_null()).then(|| unsafe { objects::channel(init.channel) });
     let cookie = objects::cookie(&memory);
+    let parent_domain = init.parent_domain;
     let dev = owner
         .dev
         .create_cq(init.cqe, channel.map(|c| &c.dev), cookie)?;
     if let Some(channel) = channel {
         channel.channel.refcnt.fetch_add(1, Ordering::Relaxed);
+    }
+    if !parent_domain.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { pd::add_user(parent_domain) };
     }
     let cq = IbvCq {
         context,
@@ -63,6 +70,7 @@ pub(crate) unsafe fn create(
         dev,
         polling: RawMutex::INIT,
         single_threaded: init.single_threaded,
+        parent_domain,
         current: NO_COMPLETION,
         timestamp: 0,
     };
@@ -99,6 +107,7 @@ pub(crate) unsafe extern "C" fn create_cq(
         channel,
         comp_vector,
         single_threaded: false,
+        parent_domain: ptr::null_mut(),
     };
     // SAFETY: the caller passes an open context and a channel of it, or none.
     errno::pointer(unsafe { create(context, &init) }.map(<*mut CqObject>::cast))
@@ -130,7 +139,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
     if owner.is_inherited() {
         return 0;
     }
-    let channel = object.cq.base.channel;
+    let (channel, parent_domain) = (object.cq.base.channel, object.parent_domain);
     let result = object.dev.destroy();
     if result.is_ok() {
         // SAFETY: published by create(); the caller gives it up.
@@ -138,6 +147,10 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
         if !channel.is_null() {
             // SAFETY: a channel outlives the CQs that use it (ibv_destroy_comp_channel(3)).
             unsafe { (*channel).refcnt.fetch_sub(1, Ordering::Relaxed) };
+        }
+        if !parent_domain.is_null() {
+            // SAFETY: it has outlived the CQ: as long as it has users, it is not freed.
+            unsafe { pd::drop_user(parent_domain) };
         }
     }
     errno::code(result)

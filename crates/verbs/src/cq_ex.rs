@@ -3,7 +3,7 @@
 use crate::abi::{IbvContext, IbvCqEx, IbvCqInitAttrEx, IbvPollCqAttr, IbvWcTmInfo};
 use crate::cq::{self, CqInit};
 use crate::objects::{self, CqObject};
-use crate::{errno, poll};
+use crate::{errno, pd, poll};
 use causeway_device::Errno;
 use core::ffi::{c_int, c_uint};
 use core::ptr;
@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`
 const MASK_FLAGS: u32 = 1;
-/// `IBV_CQ_INIT_ATTR_MASK_PD`: a parent domain, which makes no difference here.
+/// `IBV_CQ_INIT_ATTR_MASK_PD`: a parent domain, which the CQ keeps from being freed.
 const MASK_PD: u32 = 1 << 1;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`
 const FLAG_SINGLE_THREADED: u32 = 1;
@@ -41,12 +41,21 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     if !known {
         return errno::null(libc::EOPNOTSUPP);
     }
+    let parent_domain = match attr.comp_mask & MASK_PD {
+        0 => ptr::null_mut(),
+        _ => attr.parent_domain,
+    };
+    // SAFETY: the caller passes a live domain or, against the rules, null.
+    if attr.comp_mask & MASK_PD != 0 && !unsafe { pd::is_parent(parent_domain) } {
+        return errno::null(libc::EINVAL);
+    }
     let init = CqInit {
         cqe: attr.cqe,
         cq_context: attr.cq_context,
         channel: attr.channel,
         comp_vector: attr.comp_vector,
         single_threaded: flags & FLAG_SINGLE_THREADED != 0,
+        parent_domain,
     };
     // SAFETY: the caller passes an open context and a channel of it, or none.
     match unsafe { cq::create(context, &init) } {

@@ -86,6 +86,8 @@ pub(crate) struct CqObject {
     /// Held from a successful `start_poll` to `end_poll`, unless created single-threaded.
     pub(crate) polling: RawMutex,
     pub(crate) single_threaded: bool,
+    /// The parent domain that it was created with, or null.
+    pub(crate) parent_domain: *mut IbvPd,
     /// The completion that the readers read.
     pub(crate) current: Wc,
     /// When it was generated, nanoseconds of the device's clock.

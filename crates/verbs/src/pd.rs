@@ -29,6 +29,15 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd
     errno::pointer(created.map(|object| objects::publish(objects::allocate(), object).cast()))
 }
 
+/// Whether it is a parent domain.
+///
+/// # Safety
+/// `pd` is null or live.
+pub(crate) unsafe fn is_parent(pd: *mut IbvPd) -> bool {
+    // SAFETY: the caller's promise.
+    !pd.is_null() && !unsafe { objects::pd(pd) }.parent.is_null()
+}
+
 /// Counts an object created in a domain.
 ///
 /// # Safety
