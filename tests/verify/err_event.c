@@ -45,6 +45,7 @@ static void peer_lost(struct env *env)
 static void send_queue_drained(struct env *env)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
+	struct ibv_qp_init_attr init;
 	struct pair p;
 
 	pair_open(env, &p, NULL, true);
@@ -52,8 +53,12 @@ static void send_queue_drained(struct env *env)
 	need0(post_send(&p.a, 2, IBV_WR_SEND, 64, 0, 0));
 	usleep(10000);
 	need0(ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+	need0(ibv_query_qp(p.a.qp, &attr, IBV_QP_STATE, &init));
+	check(attr.qp_state == IBV_QPS_SQD && attr.sq_draining, "it does not drain");
 	need0(post_recv(&p.b, 1, 64));
 	check(expect_event(env, IBV_EVENT_SQ_DRAINED).qp == p.a.qp, "the event of another QP");
+	need0(ibv_query_qp(p.a.qp, &attr, IBV_QP_STATE, &init));
+	check(attr.qp_state == IBV_QPS_SQD && !attr.sq_draining, "it still drains");
 	expect_wc(p.a.cq, 2, IBV_WC_SUCCESS);
 }
 

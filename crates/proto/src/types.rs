@@ -414,6 +414,8 @@ pub struct QpAttr {
     pub pkey_index: u16,
     /// Ask for `IBV_EVENT_SQ_DRAINED`.
     pub en_sqd_async_notify: bool,
+    /// In SQD, something of the send queue is still under way. Of queries alone.
+    pub sq_draining: bool,
     /// Rate that its sends are limited to, kilobits each second; 0 is none.
     pub rate_limit: u32,
     /// Bytes that it may send at once within that rate; 0 is what is usual. It is set with the

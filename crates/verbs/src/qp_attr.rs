@@ -116,6 +116,7 @@ pub(crate) fn to_c(attr: &QpAttr, av: &Av, cap: QpCap) -> IbvQpAttr {
         ah_attr: av_to_c(av),
         pkey_index: attr.pkey_index,
         en_sqd_async_notify: attr.en_sqd_async_notify.into(),
+        sq_draining: attr.sq_draining.into(),
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         min_rnr_timer: attr.min_rnr_timer,

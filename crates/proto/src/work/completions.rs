@@ -76,10 +76,14 @@ impl<T: Numbering> WorkQueues<T> {
         self.succeed(host, (id, opcode), signaled, len);
     }
 
+    /// Whether something of the send queue is under way, which SQD waits for.
+    pub fn is_busy(&self) -> bool {
+        self.sq.in_flight() || self.is_withdrawing()
+    }
+
     /// Says that nothing is under way any more, if the program wants to know (SQD).
     pub fn note_drained<H: Host>(&mut self, host: &mut H) {
-        let busy = self.sq.in_flight() || self.is_withdrawing();
-        if self.attr.en_sqd_async_notify && !busy {
+        if self.attr.en_sqd_async_notify && !self.is_busy() {
             self.attr.en_sqd_async_notify = false;
             host.event(self.config.qpn, QpEvent::SqDrained);
         }

@@ -146,6 +146,7 @@ impl<T: Numbering> WorkQueues<T> {
     pub fn attr(&self) -> QpAttr {
         QpAttr {
             cur_state: self.attr.state,
+            sq_draining: self.attr.state == QpState::Sqd && self.is_busy(),
             ..self.attr
         }
     }
