@@ -263,6 +263,30 @@ static void domain_of_a_cq(struct env *env)
 	check_null(ibv_create_cq_ex(env->dev.ctx, &attr), EINVAL);
 }
 
+/* An SRQ is not made smaller than what it holds, or than its limit. */
+static void smaller_srq(struct env *env)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(env->pd, &init);
+	struct ibv_srq_attr attr = { .max_wr = 4, .srq_limit = 5 };
+	struct ibv_recv_wr wr = { 0 }, *bad;
+
+	need(srq, "ibv_create_srq");
+	need0(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT));
+	check_errno(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), EINVAL);
+	check_errno(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), EINVAL);
+	attr.srq_limit = 4;
+	need0(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT));
+	need0(ibv_post_srq_recv(srq, &wr, &bad));
+	need0(ibv_post_srq_recv(srq, &wr, &bad));
+	attr = (struct ibv_srq_attr){ .max_wr = 1 };
+	check_errno(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), EINVAL);
+	need0(ibv_query_srq(srq, &attr));
+	check(attr.max_wr == 4 && attr.srq_limit == 4, "size %u, limit %u", attr.max_wr,
+	      attr.srq_limit);
+	need0(ibv_destroy_srq(srq));
+}
+
 static void bad_registrations(struct env *env)
 {
 	unsigned char *hole = mmap(NULL, 8192, PROT_READ | PROT_WRITE,
@@ -424,6 +448,7 @@ const struct error_case api_cases[] = {
 	{ "api: bad work requests", bad_work_requests },
 	{ "api: destroying what is in use", busy_objects },
 	{ "api: the parent domain of a CQ", domain_of_a_cq },
+	{ "api: an SRQ is made smaller", smaller_srq },
 	{ "api: registering what can't be", bad_registrations },
 	{ "api: beyond the device's limits", beyond_the_limits },
 	{ "api: queries of what does not exist", bad_queries },

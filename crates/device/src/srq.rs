@@ -130,12 +130,12 @@ impl Srq {
             .get_mut(self.number)
             .ok_or(Errno(libc::EINVAL))?;
         let size = max_wr.unwrap_or(srq.max_wr);
+        let limit = limit.unwrap_or(srq.limit);
         let too_small = (size as usize) < srq.queue.len();
-        if size == 0 || size > LIMITS.max_srq_wr || too_small || limit.is_some_and(|l| l > size) {
+        if size == 0 || size > LIMITS.max_srq_wr || too_small || limit > size {
             return Err(Errno(libc::EINVAL));
         }
-        srq.max_wr = size;
-        srq.limit = limit.unwrap_or(srq.limit);
+        (srq.max_wr, srq.limit) = (size, limit);
         Ok(())
     }
 
