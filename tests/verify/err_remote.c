@@ -325,6 +325,21 @@ static void nobody_there(struct env *env)
 	expect_state(p.b.qp, IBV_QPS_RESET);
 }
 
+/* A number that no queue pair of ours ever has is like one that none has now. */
+static void no_such_number(struct env *env)
+{
+	struct pair p;
+
+	pair_open(env, &p, NULL, false);
+	need0(qp_to_init(p.a.qp, &env->params));
+	need0(qp_to_rtr(p.a.qp, &env->dev, &env->params,
+			&(struct qp_addr){ .qpn = 1, .gid = env->dev.gid }));
+	need0(qp_to_rts(p.a.qp, &env->params, 0));
+	need0(post_send(&p.a, 8, IBV_WR_SEND, 64, 0, 0));
+	expect_wc(p.a.cq, 8, IBV_WC_RETRY_EXC_ERR);
+	expect_state(p.a.qp, IBV_QPS_ERR);
+}
+
 static void peer_destroyed(struct env *env)
 {
 	struct pair p;
@@ -366,6 +381,7 @@ const struct error_case remote_cases[] = {
 	{ "remote: no receive posted, then one", receiver_ready_late },
 	{ "remote: no receive posted, one after long", receiver_ready_very_late },
 	{ "remote: peer QP never connected", nobody_there },
+	{ "remote: no QP has the number", no_such_number },
 	{ "remote: peer QP destroyed", peer_destroyed },
 	{ "remote: no bytes need no key", zero_length_needs_no_key },
 	{ 0 },

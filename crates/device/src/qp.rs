@@ -425,7 +425,7 @@ impl Qp {
         } else {
             None
         };
-        let request = ConnectRequest {
+        let mut request = ConnectRequest {
             local_qpn: self.qpn,
             remote_gid: remote.map(|_| av.dgid),
             gid_is_local: remote.is_none_or(|(ip, _)| {
@@ -437,13 +437,13 @@ impl Qp {
             known: 0,
         };
         let shared = self.shared();
-        let slot = Slot::of_qpn(attr.dest_qpn).ok_or(Errno(libc::EINVAL))?;
+        let Some(slot) = Slot::of_qpn(attr.dest_qpn) else {
+            // No queue pair has such a number, so nobody answers.
+            return Ok(Link::Nowhere(None));
+        };
         let place = (request.remote_gid, slot);
         let known = shared.peers.at(&place);
-        let request = ConnectRequest {
-            known: known.as_ref().map_or(0, |(number, _)| *number),
-            ..request
-        };
+        request.known = known.as_ref().map_or(0, |(number, _)| *number);
         match shared.control.connect(&request).map_err(Errno::from)? {
             Introduction::NoPeer => Ok(Link::Nowhere(None)),
             Introduction::Ring {
