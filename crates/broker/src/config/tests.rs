@@ -46,7 +46,7 @@ fn what_is_not_said_has_defaults() {
 fn limits_are_those_of_the_tenant_else_those_of_all() {
     let text = format!(
         "[limits]\nqps = 10\nbytes = '2 MiB'\n{WEB}userfaultfd = [7, '@root']\n\
-         [tenant.limits]\nqps = 3\nsegments = 4"
+         [tenant.limits]\nqps = 3\nsegments = 4\nblock_bytes = 18446744073709551615"
     );
     let config = Config::parse(&text).unwrap();
     assert_eq!(config.tenants[0].limits.qps, 10);
@@ -55,6 +55,7 @@ fn limits_are_those_of_the_tenant_else_those_of_all() {
         qps: 3,
         segments: 4,
         bytes: 2 << 20,
+        block_bytes: u64::MAX,
         ..Limits::default()
     };
     assert_eq!(web.limits, limits);
@@ -72,6 +73,7 @@ fn mistakes_are_named() {
         ("[limits]\nbytes = '3 GB'".to_owned(), "3 GB"),
         ("[[tenant]]\nname = 'x'\n".to_owned(), "socket"),
         (WEB.replace("/run", "run"), "not absolute"),
+        (WEB.replace("web.sock", ".."), "names no file"),
         (WEB.replace("'root'", ""), "nobody is admitted"),
         (
             WEB.replace("root", "no-such-user"),

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Formatter};
 use std::marker::PhantomData;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use causeway_fabric::amount::amount;
 use serde::de::{Error, SeqAccess, Unexpected, Visitor};
@@ -41,6 +41,13 @@ impl<'de, const MOST: usize> Deserialize<'de> for Count<MOST> {
                 let odd = || E::invalid_value(Unexpected::Signed(number), &self);
                 count.map(Count).ok_or_else(odd)
             }
+
+            // The reader of TOML tells numbers above those of i64 in this way.
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+                let count = usize::try_from(number).ok().filter(|count| *count <= MOST);
+                let odd = || E::invalid_value(Unexpected::Unsigned(number), &self);
+                count.map(Count).ok_or_else(odd)
+            }
         }
 
         from.deserialize_any(AtMost::<MOST>)
@@ -65,6 +72,11 @@ impl<'de> Deserialize<'de> for Amount {
             fn visit_i64<E: Error>(self, number: i64) -> Result<Amount, E> {
                 let odd = |_| E::invalid_value(Unexpected::Signed(number), &self);
                 u64::try_from(number).map(Amount).map_err(odd)
+            }
+
+            // As above.
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Amount, E> {
+                Ok(Amount(number))
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Amount, E> {
@@ -224,12 +236,18 @@ pub(super) fn socket_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf,
     let path = String::deserialize(from)?;
     let why = if path.len() > SOCKET_PATH_MAX {
         format!("the path of a socket has {SOCKET_PATH_MAX} bytes at most")
-    } else if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
+    } else if !names_file(&path) {
         format!("the socket's path {path:?} is not absolute, or names no file")
     } else {
         return Ok(path.into());
     };
     Err(D::Error::custom(why))
+}
+
+/// Whether a path is absolute and ends with a file's name.
+fn names_file(path: &str) -> bool {
+    let named = !path.ends_with('/') && Path::new(path).file_name().is_some();
+    path.starts_with('/') && named && !path.contains('\0')
 }
 
 /// Tables of one name, `[[NAME]]`.
