@@ -44,15 +44,17 @@ impl LogFile {
     /// Begins a new log.
     fn begin(&mut self) -> io::Result<()> {
         self.length = 0;
-        let renamed = fs::rename(self.dir.join(LOG_NAME), self.dir.join(OLD_NAME));
-        match renamed.and_then(|()| open(&self.dir)) {
-            Ok(file) => {
-                self.file = file;
-                Ok(())
-            }
+        let (log, old) = (self.dir.join(LOG_NAME), self.dir.join(OLD_NAME));
+        if fs::rename(&log, &old).is_err() {
             // Somebody has removed it, or the directory; the file is there still.
-            Err(_) => self.file.set_len(0),
+            return self.file.set_len(0);
         }
+        match open(&self.dir) {
+            Ok(file) => self.file = file,
+            // Out of descriptors, say: it goes on, and is looked at again after as much.
+            Err(_) => fs::rename(&old, &log)?,
+        }
+        Ok(())
     }
 }
 
