@@ -5,7 +5,6 @@ mod rows;
 mod screen;
 
 use std::io::{self, IsTerminal};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use causeway_fabric::launch::timespec;
@@ -67,10 +66,9 @@ pub fn top(options: &TopOptions) -> u8 {
         from: 0,
         problem: None,
     };
-    // Blocked before the terminal is changed: a signal must not leave it as it is then.
-    let outcome = termination_fd().and_then(|signals| {
+    let outcome = end_by_signals().and_then(|()| {
         let mut terminal = ratatui::try_init()?;
-        let outcome = top.run(&mut terminal, &signals);
+        let outcome = top.run(&mut terminal);
         ratatui::restore();
         outcome
     });
@@ -83,9 +81,24 @@ pub fn top(options: &TopOptions) -> u8 {
     }
 }
 
+/// Has a thread end this process, with the terminal as it was, when a signal says so. The one that
+/// reads keys may wait for the rest of one for ever.
+fn end_by_signals() -> io::Result<()> {
+    // Blocked before the terminal is changed: a signal must not leave it as it is then.
+    let signals = termination_fd()?;
+    let until_one = move || {
+        let mut fds = [PollFd::new(&signals, PollFlags::IN)];
+        while poll(&mut fds, None) == Err(Errno::INTR) {}
+        ratatui::restore();
+        std::process::exit(0);
+    };
+    std::thread::Builder::new().spawn(until_one)?;
+    Ok(())
+}
+
 impl Top {
-    /// Shows it until a key or a signal ends it.
-    fn run(&mut self, terminal: &mut DefaultTerminal, signals: &OwnedFd) -> io::Result<()> {
+    /// Shows it until a key ends it.
+    fn run(&mut self, terminal: &mut DefaultTerminal) -> io::Result<()> {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
@@ -103,9 +116,7 @@ impl Top {
                 }
                 terminal.draw(|frame| screen::draw(frame, self))?;
             }
-            if wait(signals, due.saturating_duration_since(Instant::now()))? {
-                return Ok(());
-            }
+            wait(due.saturating_duration_since(Instant::now()))?;
         }
     }
 
@@ -153,20 +164,15 @@ impl Top {
     }
 }
 
-/// Waits for keys, or another size of the terminal, whose signal interrupts poll(2); whether a
-/// signal has come that ends this process.
-fn wait(signals: &OwnedFd, most: Duration) -> io::Result<bool> {
+/// Waits for keys, or another size of the terminal, whose signal interrupts poll(2).
+fn wait(most: Duration) -> io::Result<()> {
     let input = io::stdin();
-    let mut fds = [
-        PollFd::new(signals, PollFlags::IN),
-        PollFd::new(&input, PollFlags::IN),
-    ];
+    let mut fds = [PollFd::new(&input, PollFlags::IN)];
     match poll(&mut fds, Some(&timespec(most))) {
-        Ok(_) if fds[1].revents().intersects(GONE) => {
+        Ok(_) if fds[0].revents().intersects(GONE) => {
             Err(io::Error::other("the terminal has gone"))
         }
-        Ok(_) => Ok(!fds[0].revents().is_empty()),
-        Err(Errno::INTR) => Ok(false),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
