@@ -35,9 +35,8 @@ pub struct Options {
     pub listen: SocketAddr,
 
     /// How long owners see nothing of a process whose connection is broken: it may come back
-    /// until then. At most 10 seconds
-    #[arg(long, value_name = "MS", default_value_t = LINGER.as_millis() as u32,
-          value_parser = clap::value_parser!(u32).range(..=LINGER.as_millis() as i64))]
+    /// until then. At most 10 seconds; more counts as 10
+    #[arg(long, value_name = "MS", default_value_t = LINGER.as_millis() as u32)]
     pub linger_ms: u32,
 
     /// Serve metrics of the broker over HTTP, for Prometheus, at /metrics. Who can connect there
@@ -112,6 +111,5 @@ mod tests {
         assert_eq!(lending.xdp.len(), 2);
         assert!(parse(&["--xdp", "eth0"]).is_err());
         assert_eq!(parse(&["--linger-ms", "10000"]).unwrap().linger_ms, 10_000);
-        assert!(parse(&["--linger-ms", "10001"]).is_err());
     }
 }
