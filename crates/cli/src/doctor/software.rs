@@ -17,6 +17,7 @@ use causeway_fabric::sisci::Sisci;
 use causeway_fabric::{Address, Error};
 use causeway_shm::layout::STATS_SETS;
 use rustix::fs::StatVfs;
+use rustix::io::Errno;
 
 use super::packages::{Group, missing_file_mend};
 use super::{Finding, daemon};
@@ -202,7 +203,7 @@ pub fn is_silent() -> bool {
 pub fn broker() -> Vec<Finding> {
     const TOPIC: &str = "broker";
     let address = Address::from_env();
-    vec![match (broker::probe(), &address) {
+    vec![match (&broker::probe(), &address) {
         (Ok(text), _) => Finding::ok(TOPIC, text),
         (Err(Error::Timeout), _) => {
             SILENT.store(true, Ordering::Relaxed);
@@ -212,20 +213,25 @@ pub fn broker() -> Vec<Finding> {
                         starts another) or has no processor; checks that ask it are left out";
             Finding::fail(TOPIC, format!("no answer in {address}: {process} {text}"))
         }
-        // The error says what there is to say.
-        (Err(error @ Error::Refused { .. }), Address::Dir(_)) => {
-            Finding::fail(TOPIC, error.to_string())
-        }
-        (Err(error @ Error::Refused { .. }), Address::Socket(_)) => {
+        (Err(error), Address::Socket(_)) if is_not_admitted(error) => {
             let mend = "a tenant's users and groups stand in causewayd.toml, which the broker \
                         reads when it starts";
             Finding::fail(TOPIC, format!("{error}; {mend}"))
         }
+        // The error says what there is to say.
+        (Err(error @ (Error::Refused { .. } | Error::Version { .. })), _) => {
+            Finding::fail(TOPIC, error.to_string())
+        }
         (Err(error), Address::Socket(socket)) => {
             Finding::fail(TOPIC, format!("{error}; {}", way_to(socket)))
         }
-        (Err(error), _) => Finding::fail(TOPIC, format!("{error}; {}", mend_start(&error))),
+        (Err(error), _) => Finding::fail(TOPIC, format!("{error}; {}", mend_start(error))),
     }]
+}
+
+/// Whether the broker does not admit this user.
+fn is_not_admitted(error: &Error) -> bool {
+    matches!(error, Error::Refused { errno, .. } if *errno == Errno::ACCESS)
 }
 
 /// What to do about a broker that does not start.
