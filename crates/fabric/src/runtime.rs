@@ -108,9 +108,13 @@ fn may_connect(socket: &Path) -> bool {
     !geteuid().is_root() && one_user && access(socket, Access::WRITE_OK).is_ok()
 }
 
-/// The same place, wherever this process and those that it starts work later.
+/// The same place, wherever this process and those that it starts work later. A path that is only
+/// short enough for a socket while it is relative stays so.
 pub fn lasting(path: PathBuf) -> PathBuf {
-    std::path::absolute(&path).unwrap_or(path)
+    match std::path::absolute(&path) {
+        Ok(absolute) if absolute.as_os_str().len() <= RUNTIME_DIR_PATH_MAX => absolute,
+        Ok(_) | Err(_) => path,
+    }
 }
 
 /// The directory for the views of sysfs of a tenant with this socket.
