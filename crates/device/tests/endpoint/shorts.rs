@@ -240,7 +240,9 @@ fn a_message_that_finds_no_receive_waits_for_one_and_those_behind_it_too() {
     }
     // It is refused, and the others are dropped.
     for side in [&b, &a] {
-        side.cq.poll(1, |_, _| panic!("there is no receive")).unwrap();
+        side.cq
+            .poll(1, |_, _| panic!("there is no receive"))
+            .unwrap();
     }
     for wr_id in 0..3 {
         assert!(b.qp.post_recv_range(10 + wr_id, b.sge(0, 8)));
