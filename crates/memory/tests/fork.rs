@@ -181,8 +181,13 @@ fn a_childs_copy_costs_what_a_copy_costs() {
         copied = copied.min(both[1]);
     }
     println!("the child's copy {forked:.3} s, a copy {copied:.3} s");
+    // To an emulated processor a system call costs more, beside a copy, than to a real one.
+    let most = match std::env::var_os("CAUSEWAY_TEST_EMULATED") {
+        Some(_) => 4.0,
+        None => 1.5,
+    };
     assert!(
-        forked < 1.5 * copied,
+        forked < most * copied,
         "{forked:.3} s where a copy takes {copied:.3} s"
     );
 }
