@@ -95,6 +95,7 @@ fn direct_reads_arrive() {
     let file = rustix::fs::open(named.path(), flags, rustix::fs::Mode::empty());
     let file = file.expect("the file system of TMPDIR must know O_DIRECT");
     let (stop, reading) = (AtomicBool::new(false), Mutex::new(()));
+    let wanted = AtomicBool::new(false);
     let once = || {
         let _reading = reading.lock().expect("not poisoned");
         for at in (0..BLOCK).step_by(8) {
@@ -115,13 +116,21 @@ fn direct_reads_arrive() {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 once();
+                // The lock is not fair: who gives it back may have it again before who waits for it
+                // has woken.
+                while wanted.load(Ordering::Relaxed) && !stop.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
             }
         });
         for _ in 0..ROUNDS {
             match mover.move_in(&store, map.addr, map.len) {
                 Ok(moved) => {
-                    let _still = reading.lock().expect("not poisoned");
+                    wanted.store(true, Ordering::Relaxed);
+                    let still = reading.lock().expect("not poisoned");
                     returns(&mover, moved);
+                    drop(still);
+                    wanted.store(false, Ordering::Relaxed);
                 }
                 Err(why) => assert_eq!(why, Unmovable::Pinned),
             }
