@@ -128,7 +128,7 @@ class Pool(Opened):
                 if not later:
                     raise
                 # The pool itself may have gone, which no time changes.
-                self.info()
+                self._call("cw_pool_blocks", None, 0)
                 continue
             return self._kept(made, access)
 

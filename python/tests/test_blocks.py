@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 import unittest
 
 import causeway_rdma as causeway
@@ -48,6 +49,21 @@ class Blocks(unittest.TestCase):
             self.session.open_pool("nothing")
         with self.assertRaises(ValueError):
             self.session.open_pool("zero\0byte")
+
+    def test_nobody_waits_for_a_name_in_a_destroyed_pool(self):
+        pool, ends = self.pool("gone"), []
+
+        def find():
+            try:
+                pool.find("nothing", timeout=None)
+            except OSError as error:
+                ends.append(error.errno)
+
+        thread = threading.Thread(target=find, daemon=True)
+        thread.start()
+        self.session.destroy_pool("gone")
+        thread.join(30)
+        self.assertEqual(ends, [errno.ENOENT])
 
     def test_blocks_are_memory(self):
         pool = self.pool("memory")
