@@ -14,6 +14,9 @@
  * - Everything belongs to the process that opened the library. A forked child has no mappings: it
  *   may call cw_open() for itself, and should leave alone what its parent opened.
  * - Times are in nanoseconds from now; a negative one is for ever.
+ * - No function is a cancellation point (pthread_cancel(3)), nor are waits: a thread that is
+ *   cancelled in a call ends after it, and leaves nothing locked by the library. Functions of locks
+ *   must not be called with asynchronous cancellation.
  * - Loading the library does nothing. cw_open() starts a thread, which sleeps until the broker has
  *   something to say, and, unless one runs, a broker.
  */

@@ -381,11 +381,8 @@ static void texts(void)
 	WANT(0, strcmp(cw_strerror(-EINVAL), strerror(EINVAL)));
 }
 
-int misuse(char **w)
+static void arguments(void)
 {
-	if (strcmp(w[0], "misuse"))
-		return 0;
-	wrong = 0;
 	null_objects();
 	pool_arguments();
 	block_arguments();
@@ -394,6 +391,22 @@ int misuse(char **w)
 	dma_arguments();
 	waiters();
 	texts();
-	answer(wrong);
-	return 1;
+}
+
+int misuse(char **w)
+{
+	static const struct {
+		const char *word;
+		void (*run)(void);
+	} parts[] = { { "misuse", arguments }, { "cancelled", cancelled_threads } };
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+		if (strcmp(w[0], parts[i].word))
+			continue;
+		wrong = 0;
+		parts[i].run();
+		answer(wrong);
+		return 1;
+	}
+	return 0;
 }

@@ -24,6 +24,12 @@ def arguments(stage):
         stage.enter(FRIEND)
 
 
+def cancelled(stage):
+    """Threads that are cancelled in calls leave nothing locked."""
+    player = stage.enter(OWNER)
+    expect("calls answered otherwise", player.number("cancelled"), 0)
+
+
 def read_only(stage):
     """Locks can't be used by who may only read them."""
     owner, friend, _ = stage.three()
@@ -133,4 +139,4 @@ def unserved(stage):
             raise Failed(f"not {said}: {done.stderr}")
 
 
-TESTS = (arguments, grants_run_out, unserved, read_only, others, too_many)
+TESTS = (arguments, cancelled, grants_run_out, unserved, read_only, others, too_many)

@@ -52,6 +52,9 @@ void want(const char *file, int line, const char *call, int64_t expected, int64_
 /* What functions of locks refuse. */
 void misuse_locks(void);
 
+/* What threads do that are cancelled. */
+void cancelled_threads(void);
+
 /* A forked child must find nothing of its parent's, and can open the library for itself. */
 int in_child(struct slot *slot);
 

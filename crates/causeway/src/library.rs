@@ -190,12 +190,14 @@ impl Handle {
     /// Without a broker there is no life; `ESTALE` if the broker knows of none but the old one.
     #[cold]
     pub(crate) fn renew_life(&self, old: Life) -> Result<()> {
-        // A connection that has ended is noticed by a call, and made again.
-        self.session().confirm(old)?;
-        if self.session().life()? == old {
-            return Err(LockError::Fenced.into());
-        }
-        self.inner.renew_locker()
+        causeway_cancel::off(|| {
+            // A connection that has ended is noticed by a call, and made again.
+            self.session().confirm(old)?;
+            if self.session().life()? == old {
+                return Err(LockError::Fenced.into());
+            }
+            self.inner.renew_locker()
+        })
     }
 
     pub(crate) fn life_table(&self) -> Result<LifeTable> {
@@ -327,7 +329,7 @@ impl Liveness for Knows {
         let asked = self
             .inner
             .upgrade()
-            .map(|inner| inner.session.confirm(life));
+            .map(|inner| causeway_cancel::off(|| inner.session.confirm(life)));
         match asked {
             Some(Ok(alive)) => alive,
             // Nobody knows better.

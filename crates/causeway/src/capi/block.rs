@@ -32,12 +32,12 @@ pub unsafe extern "C" fn cw_block_alloc(
 /// As the header says of objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_block_free(block: *mut CwBlock) -> c_int {
-    // SAFETY: the caller's promise.
-    match unsafe { named(block) }.and_then(|block| block.block.free()) {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        unsafe { named(block) }?.block.free()?;
         // SAFETY: not null, and the caller's promise.
-        Ok(()) => unsafe { take(block) },
-        Err(error) => -error.errno(),
-    }
+        Ok(unsafe { take(block) })
+    })
 }
 
 /// `cw_block_open`.
@@ -133,21 +133,21 @@ pub unsafe extern "C" fn cw_block_size(block: *mut CwBlock) -> u64 {
 /// As the header says of objects; `info` is null or may be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_block_info(block: *mut CwBlock, info: *mut CwBlockInfo) -> c_int {
-    // SAFETY: the caller's promise.
-    let found = unsafe { named(block) }.and_then(|block| Ok((block, block.block.info()?)));
-    match found {
-        Ok((block, found)) if !info.is_null() => {
-            let found = CwBlockInfo {
-                pages: pages_of(&block.block),
-                ..info_of(&found)
-            };
-            // SAFETY: not null, and the caller's promise.
-            unsafe { info.write(found) };
-            0
+    done(|| {
+        // SAFETY: the caller's promise.
+        let block = unsafe { named(block) }?;
+        let found = block.block.info()?;
+        if info.is_null() {
+            return Err(invalid("use a null pointer"));
         }
-        Ok(_) => -libc::EINVAL,
-        Err(error) => -error.errno(),
-    }
+        let found = CwBlockInfo {
+            pages: pages_of(&block.block),
+            ..info_of(&found)
+        };
+        // SAFETY: not null, and the caller's promise.
+        unsafe { info.write(found) };
+        Ok(())
+    })
 }
 
 /// `cw_block_known`.
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn cw_block_info(block: *mut CwBlock, info: *mut CwBlockIn
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_block_known(block: *mut CwBlock) -> c_int {
     // SAFETY: the caller's promise.
-    answer(unsafe { named(block) }.map(|block| c_int::from(block.block.is_known())))
+    outcome(unsafe { named(block) }.map(|block| c_int::from(block.block.is_known())))
 }
 
 /// `cw_block_name`.
@@ -170,13 +170,12 @@ pub unsafe extern "C" fn cw_block_name(
     name: *const c_char,
     flags: u32,
 ) -> c_int {
-    let call = || {
+    done(|| {
         check_flags(flags, CW_BLOCK_PERSISTENT)?;
         // SAFETY: the caller's promise.
         let (block, name) = unsafe { (named(block)?, text(name)?) };
         block.block.set_name(name, flags & CW_BLOCK_PERSISTENT != 0)
-    };
-    done(call())
+    })
 }
 
 /// `cw_block_grant`.
@@ -190,14 +189,13 @@ pub unsafe extern "C" fn cw_block_grant(
     number: u64,
     access: c_int,
 ) -> c_int {
-    let call = || {
+    done(|| {
         // SAFETY: the caller's promise.
         let block = unsafe { named(block) }?;
         block
             .block
             .grant(party_of(party, number)?, access_of(access)?)
-    };
-    done(call())
+    })
 }
 
 /// `cw_block_revoke`.
@@ -211,7 +209,7 @@ pub unsafe extern "C" fn cw_block_revoke(
     number: u64,
     flags: u32,
 ) -> c_int {
-    let call = || {
+    done(|| {
         check_flags(flags, CW_MOVE)?;
         // SAFETY: the caller's promise.
         let block = unsafe { named(block) }?;
@@ -220,8 +218,7 @@ pub unsafe extern "C" fn cw_block_revoke(
             block.block.relocate()?;
         }
         Ok(())
-    };
-    done(call())
+    })
 }
 
 /// `cw_block_move`.
@@ -231,7 +228,7 @@ pub unsafe extern "C" fn cw_block_revoke(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_block_move(block: *mut CwBlock) -> c_int {
     // SAFETY: the caller's promise.
-    done(unsafe { named(block) }.and_then(|block| block.block.relocate()))
+    done(|| unsafe { named(block) }?.block.relocate())
 }
 
 /// `cw_block_map`.
@@ -244,21 +241,16 @@ pub unsafe extern "C" fn cw_block_map(
     access: c_int,
     address: *mut *mut c_void,
 ) -> c_int {
-    let call = || {
+    done(|| {
         // SAFETY: the caller's promise.
         let block = unsafe { named(block) }?;
-        match access_of(access)? {
-            _ if address.is_null() => Err(invalid("use a null pointer")),
-            Access::None => Err(invalid("map a block for nothing")),
-            access => block.map(access).map(Mapping::as_ptr),
-        }
-    };
-    match call() {
-        Ok(mapped) => {
-            // SAFETY: not null, and the caller's promise.
-            unsafe { address.write(mapped.cast()) };
-            0
-        }
-        Err(error) => -error.errno(),
-    }
+        let mapped = match access_of(access)? {
+            _ if address.is_null() => return Err(invalid("use a null pointer")),
+            Access::None => return Err(invalid("map a block for nothing")),
+            access => block.map(access)?.as_ptr(),
+        };
+        // SAFETY: not null, and the caller's promise.
+        unsafe { address.write(mapped.cast()) };
+        Ok(())
+    })
 }

@@ -70,10 +70,12 @@ pub unsafe extern "C" fn cw_dma_nodes(
     nodes: *mut CwMember,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    let found = unsafe { named(dma) }.and_then(|dma| dma.0.nodes());
-    // SAFETY: the caller's promise.
-    answer(found.map(|found| unsafe { list(&found, nodes, count, member_of) }))
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let found = unsafe { named(dma) }?.0.nodes()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { list(&found, nodes, count, member_of) })
+    })
 }
 
 /// `cw_dma_buffers`.
@@ -86,10 +88,12 @@ pub unsafe extern "C" fn cw_dma_buffers(
     buffers: *mut CwBlockInfo,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    let found = unsafe { named(dma) }.and_then(|dma| dma.0.buffers());
-    // SAFETY: the caller's promise.
-    answer(found.map(|found| unsafe { list(&found, buffers, count, info_of) }))
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let found = unsafe { named(dma) }?.0.buffers()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { list(&found, buffers, count, info_of) })
+    })
 }
 
 /// `cw_dma_alloc`.
@@ -112,12 +116,12 @@ pub unsafe extern "C" fn cw_dma_alloc(
 /// As the header says of objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_dma_free(buffer: *mut CwBuffer) -> c_int {
-    // SAFETY: the caller's promise.
-    match unsafe { named(buffer) }.and_then(|buffer| buffer.0.free()) {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        unsafe { named(buffer) }?.0.free()?;
         // SAFETY: not null, and the caller's promise.
-        Ok(()) => unsafe { take(buffer) },
-        Err(error) => -error.errno(),
-    }
+        Ok(unsafe { take(buffer) })
+    })
 }
 
 /// `cw_dma_find`.
@@ -257,7 +261,7 @@ pub unsafe extern "C" fn cw_dma_transferv(
     argument: *mut c_void,
     transfer: *mut u64,
 ) -> c_int {
-    let call = || {
+    done(|| {
         if pieces.is_null() || count > PIECES_MAX {
             return Err(invalid("transfer"));
         }
@@ -270,18 +274,13 @@ pub unsafe extern "C" fn cw_dma_transferv(
             let callback = ForC(function, argument);
             Box::new(move |id, state| callback.call(id, state)) as Callback
         });
-        dma.0.start(&pieces, callback)
-    };
-    match call() {
-        Ok(id) => {
-            if !transfer.is_null() {
-                // SAFETY: not null, and the caller's promise.
-                unsafe { transfer.write(id) };
-            }
-            0
+        let id = dma.0.start(&pieces, callback)?;
+        if !transfer.is_null() {
+            // SAFETY: not null, and the caller's promise.
+            unsafe { transfer.write(id) };
         }
-        Err(error) => -error.errno(),
-    }
+        Ok(())
+    })
 }
 
 /// `cw_dma_outstanding`.
@@ -290,9 +289,11 @@ pub unsafe extern "C" fn cw_dma_transferv(
 /// As the header says of objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_dma_outstanding(dma: *mut CwDma) -> c_int {
-    // SAFETY: the caller's promise.
-    let count = unsafe { named(dma) }.map(|dma| dma.0.outstanding());
-    answer(count.map(|count| c_int::try_from(count).unwrap_or(c_int::MAX)))
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let count = unsafe { named(dma) }?.0.outstanding();
+        Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
+    })
 }
 
 /// `cw_dma_poll`.
@@ -302,8 +303,7 @@ pub unsafe extern "C" fn cw_dma_outstanding(dma: *mut CwDma) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_dma_poll(dma: *mut CwDma, transfer: u64) -> c_int {
     // SAFETY: the caller's promise.
-    let state = unsafe { named(dma) }.and_then(|dma| dma.0.poll(transfer));
-    answer(state.map(state_of))
+    answer(|| unsafe { named(dma) }?.0.poll(transfer).map(state_of))
 }
 
 /// `cw_dma_wait`.
@@ -313,8 +313,8 @@ pub unsafe extern "C" fn cw_dma_poll(dma: *mut CwDma, transfer: u64) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_dma_wait(dma: *mut CwDma, transfer: u64, wait_ns: i64) -> c_int {
     // SAFETY: the caller's promise.
-    let state = unsafe { named(dma) }.and_then(|dma| dma.0.wait(transfer, time(wait_ns)));
-    answer(state.map(state_of))
+    let wait = || unsafe { named(dma) }?.0.wait(transfer, time(wait_ns));
+    answer(|| wait().map(state_of))
 }
 
 /// `cw_dma_abort`.
@@ -324,5 +324,5 @@ pub unsafe extern "C" fn cw_dma_wait(dma: *mut CwDma, transfer: u64, wait_ns: i6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_dma_abort(dma: *mut CwDma, transfer: u64) -> c_int {
     // SAFETY: the caller's promise.
-    done(unsafe { named(dma) }.and_then(|dma| dma.0.abort(transfer)))
+    done(|| unsafe { named(dma) }?.0.abort(transfer))
 }

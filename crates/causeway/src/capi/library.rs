@@ -46,8 +46,8 @@ pub unsafe extern "C" fn cw_close(lib: *mut CwLib) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_id(lib: *mut CwLib) -> u64 {
     // SAFETY: the caller's promise.
-    let id = unsafe { named(lib) }.and_then(|lib| lib.0.id());
-    id.unwrap_or(0)
+    let id = || unsafe { named(lib) }?.0.id();
+    shield(|| id().unwrap_or(0))
 }
 
 /// `cw_strerror`.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn cw_pool_close(pool: *mut CwPool) -> c_int {
 pub unsafe extern "C" fn cw_pool_destroy(lib: *mut CwLib, name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { named(lib)?.0.destroy_pool(text(name)?) };
-    done(call())
+    done(call)
 }
 
 /// `cw_pool_info`.
@@ -154,10 +154,12 @@ pub unsafe extern "C" fn cw_pool_members(
     members: *mut CwMember,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    let found = unsafe { named(pool) }.and_then(|pool| pool.0.members());
-    // SAFETY: the caller's promise.
-    answer(found.map(|found| unsafe { list(&found, members, count, member_of) }))
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let found = unsafe { named(pool) }?.0.members()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { list(&found, members, count, member_of) })
+    })
 }
 
 /// `cw_pool_blocks`.
@@ -170,8 +172,10 @@ pub unsafe extern "C" fn cw_pool_blocks(
     blocks: *mut CwBlockInfo,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    let found = unsafe { named(pool) }.and_then(|pool| pool.0.blocks());
-    // SAFETY: the caller's promise.
-    answer(found.map(|found| unsafe { list(&found, blocks, count, info_of) }))
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let found = unsafe { named(pool) }?.0.blocks()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { list(&found, blocks, count, info_of) })
+    })
 }

@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use causeway_cancel::{off, shield};
 use causeway_fabric::pool::{Access, Member, Pages, Party};
 use rustix::io::Errno;
 
@@ -120,7 +121,8 @@ impl CwBlock {
     }
 
     fn map(&self, access: Access) -> Result<&Mapping> {
-        let mapping = self.block.map(access)?;
+        // Locks come here without a shield.
+        let mapping = off(|| self.block.map(access))?;
         if access.writes() {
             self.writable.store(true, Ordering::Release);
         }
@@ -143,12 +145,19 @@ fn invalid(what: &'static str) -> Error {
 }
 
 /// What C gets for an outcome.
-fn answer(outcome: Result<c_int>) -> c_int {
-    outcome.unwrap_or_else(|error| -error.errno())
+fn outcome(result: Result<c_int>) -> c_int {
+    result.unwrap_or_else(|error| -error.errno())
 }
 
-fn done(outcome: Result<()>) -> c_int {
-    answer(outcome.map(|()| 0))
+/// What C gets for the outcome of a call, in which the thread is not cancelled: it would leave
+/// behind what is locked, and what it has begun.
+fn answer(call: impl FnOnce() -> Result<c_int>) -> c_int {
+    shield(|| outcome(call()))
+}
+
+/// The same for calls that have no result.
+fn done(call: impl FnOnce() -> Result<()>) -> c_int {
+    answer(|| call().map(|()| 0))
 }
 
 /// An object that C names.
@@ -168,14 +177,12 @@ unsafe fn give<T>(place: *mut *mut T, make: impl FnOnce() -> Result<T>) -> c_int
     if place.is_null() {
         return -libc::EINVAL;
     }
-    match make() {
-        Ok(object) => {
-            // SAFETY: not null, and the caller's promise.
-            unsafe { place.write(Box::into_raw(Box::new(object))) };
-            0
-        }
-        Err(error) => -error.errno(),
-    }
+    done(|| {
+        let object = Box::new(make()?);
+        // SAFETY: not null, and the caller's promise.
+        unsafe { place.write(Box::into_raw(object)) };
+        Ok(())
+    })
 }
 
 /// Takes an object back from C, and ends it.
@@ -186,9 +193,11 @@ unsafe fn take<T>(object: *mut T) -> c_int {
     if object.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: not null, and the caller's promise.
-    drop(unsafe { Box::from_raw(object) });
-    0
+    done(|| {
+        // SAFETY: not null, and the caller's promise.
+        drop(unsafe { Box::from_raw(object) });
+        Ok(())
+    })
 }
 
 /// A text of C's.
