@@ -6,6 +6,7 @@
 #include "pool.h"
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #define PAGE 4096
 #define NO_SUCH_FLAG 0x100u
@@ -15,6 +16,8 @@
 #define WAITS_MAX 1024
 #define BEYOND 8
 #define SMALL_STACK (128 << 10)
+/* A buffer, larger than any that the library uses itself. */
+#define LARGE (32ul << 20)
 
 static int wrong;
 
@@ -288,6 +291,27 @@ static void transfer_arguments(cw_dma *node, cw_buffer *a, cw_buffer *b)
 	WANT(0, cw_dma_transfer(node, b, 0, a, 0, 64, NULL, NULL, NULL));
 }
 
+/* What there is no room for in the address space is not kept either. */
+static void too_large(cw_dma *node)
+{
+	struct rlimit before, little;
+	cw_buffer *buffer;
+	FILE *sizes = fopen("/proc/self/statm", "r");
+	unsigned long pages = 0;
+
+	WANT(1, sizes != NULL && fscanf(sizes, "%lu", &pages));
+	fclose(sizes);
+	WANT(0, getrlimit(RLIMIT_AS, &before));
+	little = before;
+	little.rlim_cur = pages * PAGE + LARGE / 4;
+	WANT(0, setrlimit(RLIMIT_AS, &little));
+	WANT(-ENOMEM, cw_dma_alloc(node, LARGE, &buffer));
+	WANT(0, setrlimit(RLIMIT_AS, &before));
+	WANT(0, cw_dma_buffers(node, NULL, 0));
+	WANT(0, cw_dma_alloc(node, LARGE, &buffer));
+	WANT(0, cw_dma_free(buffer));
+}
+
 static void dma_arguments(void)
 {
 	cw_dma *node = NULL;
@@ -308,6 +332,7 @@ static void dma_arguments(void)
 	WANT(-EINVAL, cw_dma_alloc(node, 0, &a));
 	WANT(-EINVAL, cw_dma_alloc(node, PAGE, NULL));
 	WANT(1, cw_dma_alloc(node, UINT64_MAX, &a) < 0);
+	too_large(node);
 	WANT(-ENOENT, cw_dma_find(node, 0, &a));
 	WANT(-ENOENT, cw_dma_find(node, 12345, &a));
 	WANT(1, a == NULL);

@@ -131,8 +131,12 @@ impl Node {
     /// `EDQUOT` beyond a limit, `ENOSPC`, `ENOMEM`, `EINVAL` for no bytes.
     pub fn allocate(&self, bytes: u64) -> Result<Buffer> {
         let block = self.inner.pool.allocate_of(bytes, true)?;
-        block.grant(Party::Everybody, Access::Write)?;
-        self.buffer(block, self.id())
+        let granted = block.grant(Party::Everybody, Access::Write);
+        let buffer = granted.and_then(|()| self.buffer(block.clone(), self.id()));
+        buffer.inspect_err(|_| {
+            // Nobody would have it, and it would stay until the node ends.
+            let _ = block.free();
+        })
     }
 
     /// A buffer by its number.
