@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 
+from lib import netns
 from pool.cast import (EVERYBODY, FRIEND, OWNER, READ, STRANGER, USER, WRITE, Failed, expect,
                        refused, wait_until)
 
@@ -139,4 +140,23 @@ def unserved(stage):
             raise Failed(f"not {said}: {done.stderr}")
 
 
-TESTS = (arguments, cancelled, grants_run_out, unserved, read_only, others, too_many)
+def umasks(stage):
+    """Who is first to come with a umask against himself has a broker, and so has the next one."""
+    folder = os.path.join(stage.dir, "umasks")
+    os.mkdir(folder)
+    os.chown(folder, OWNER, OWNER)
+    place = os.path.join(folder, "runtime")
+    program = os.path.join(stage.dir, "test", "pool")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CAUSEWAY_")}
+    try:
+        for umask in (0o777, 0o022):
+            done = subprocess.run([program], env=env | {"CAUSEWAY_RUNTIME_DIR": place},
+                                  stdin=subprocess.DEVNULL, cwd="/", text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
+                                  user=OWNER, group=OWNER, extra_groups=[], umask=umask)
+            expect(f"with umask {umask:o}", (done.stdout, done.stderr), ("ok 0\n", ""))
+    finally:
+        netns.stop_broker(place)
+
+
+TESTS = (arguments, cancelled, grants_run_out, unserved, umasks, read_only, others, too_many)

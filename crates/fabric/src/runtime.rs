@@ -1,7 +1,7 @@
 //! Where a broker is: the runtime directory with its socket, locks and views, or one socket.
 
 use std::fmt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -35,6 +35,8 @@ pub const VIEW_PREFIX: &str = "sys-";
 /// Longest path of a runtime directory, in bytes: a socket's, with its name, has 107 (unix(7)).
 pub const RUNTIME_DIR_PATH_MAX: usize = 107 - "/".len() - SOCKET_NAME.len();
 
+/// Access bits that the owner has in the runtime directory.
+const OWN_ACCESS: u32 = 0o700;
 /// Access bits that nobody but the owner may have in the runtime directory.
 const FOREIGN_ACCESS: u32 = 0o077;
 
@@ -142,8 +144,8 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// Creates the runtime directory if it is missing (mode 0700) and checks that nobody but this
-/// user can write to it or replace it.
+/// Creates the runtime directory if it is missing (mode 0700, whatever the umask) and checks that
+/// nobody but this user can write to it or replace it.
 ///
 /// # Errors
 /// [`Error::RuntimeDir`] if it cannot be created, is not a directory (a symbolic link is not
@@ -152,14 +154,27 @@ pub fn prepare(dir: &Path) -> Result<()> {
     check_length(dir)?;
     let created = std::fs::DirBuilder::new()
         .recursive(true)
-        .mode(0o700)
+        .mode(OWN_ACCESS)
         .create(dir);
     if let Err(error) = created
         && error.kind() != std::io::ErrorKind::AlreadyExists
     {
         return Err(refuse(dir, error.to_string()));
     }
+    give_access(dir).map_err(|error| refuse(dir, error.to_string()))?;
     check(dir)
+}
+
+/// Lets this user into a directory of his from which the umask of the program that made it keeps
+/// him out.
+fn give_access(dir: &Path) -> std::io::Result<()> {
+    let metadata = std::fs::symlink_metadata(dir)?;
+    let own = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
+    let mode = metadata.mode() & 0o7777;
+    if own && mode & OWN_ACCESS != OWN_ACCESS {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode | OWN_ACCESS))?;
+    }
+    Ok(())
 }
 
 /// Checks an existing runtime directory as [`prepare`] does.
@@ -216,7 +231,7 @@ fn refuse(path: &Path, reason: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn trees_are_found_beside_a_socket_wherever_it_is_mounted() {
@@ -245,6 +260,18 @@ mod tests {
         assert!(rustix::net::SocketAddrUnix::new(Path::new(&long).join(SOCKET_NAME)).is_ok());
         let error = prepare(Path::new(&(long + "x"))).unwrap_err();
         assert!(error.to_string().contains("96 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_a_umask_has_closed_is_opened_to_its_owner_alone() {
+        let base = tempfile::tempdir().unwrap();
+        for (found, made) in [(0o000, 0o700), (0o600, 0o700), (0o700, 0o700)] {
+            let dir = base.path().join(format!("{found:o}"));
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(found)).unwrap();
+            prepare(&dir).unwrap();
+            assert_eq!(std::fs::metadata(&dir).unwrap().mode() & 0o777, made);
+        }
     }
 
     #[test]
