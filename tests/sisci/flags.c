@@ -100,6 +100,29 @@ static void errors(void)
 	DO(SCIClose, sd, NO_FLAGS);
 }
 
+/* A word is one flag, whichever handle of its segment names it. */
+static void by_two_handles(void)
+{
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment, attached;
+	sci_local_interrupt_t flag, other;
+	sci_map_t map;
+
+	offer(sd, &segment, &map, ID, PAGE);
+	DO(SCIShareSegment, segment, NO_FLAGS);
+	DO(SCIAttachLocalSegment, sd, &attached, ID, NULL, NO_CALLBACK, NO_ARG, NO_FLAGS);
+	flag = register_flag(segment, OFFSET);
+	REFUSED(SCI_ERR_BUSY, SCIRegisterInterruptFlag,
+			REGISTER(0, &other, attached, OFFSET, NO_FLAGS));
+	other = register_flag(attached, OFFSET + 4);
+	DO(SCIEnableConditionalInterrupt, flag, NO_FLAGS);
+	DO(SCIEnableConditionalInterrupt, other, NO_FLAGS);
+	DO(SCIRemoveInterrupt, flag, NO_FLAGS);
+	flag = register_flag(attached, OFFSET);
+	DO(SCIRemoveInterrupt, flag, NO_FLAGS);
+	DO(SCIRemoveInterrupt, other, NO_FLAGS);
+}
+
 static void expect_count(sci_local_interrupt_t flag, unsigned int want)
 {
 	unsigned int count = 77;
@@ -326,6 +349,7 @@ int main(void)
 {
 	static const struct test tests[] = {
 		{"flags: errors", errors},
+		{"flags: by two handles", by_two_handles},
 		{"flags: enabled and disabled", enabled_and_disabled},
 		{"flags: stores of every size", stores_of_every_size},
 		{"flags: no wake-up is lost", no_wake_up_is_lost},

@@ -40,7 +40,7 @@ pub struct Flag {
     state: Mutex<State>,
     interrupt: Weak<LocalInterrupt<Plain>>,
     /// Keeps the word mapped.
-    _mapping: Arc<Mapping>,
+    mapping: Arc<Mapping>,
     segment: Held<Use>,
 }
 
@@ -82,7 +82,7 @@ impl Flag {
             word: mapping.at(offset, FLAG_BYTES)?.cast(),
             state: Mutex::default(),
             interrupt,
-            _mapping: mapping,
+            mapping,
             segment: Held::new(segment),
         };
         // Whatever the word holds, a store of the same would not show.
@@ -90,10 +90,13 @@ impl Flag {
         Ok(Arc::new(flag))
     }
 
-    /// Whether another flag is the same word.
+    /// Whether another flag is the same word, be it by another mapping of the memory.
     #[must_use]
     pub fn is_at(&self, mapping: &Mapping, offset: usize) -> bool {
+        let own = self.word.addr() - self.mapping.as_ptr().addr();
+        // Where nothing tells what memory it is, the address does.
         mapping.as_ptr().wrapping_add(offset).addr() == self.word.addr()
+            || self.mapping.distance(own, (mapping, offset)) == Some(0)
     }
 
     /// Whether there was a store since the last look.
