@@ -153,7 +153,11 @@ static void full_and_under_way(void)
 
 	set_up(&peer, HUGE_SIZE);
 	queue = new_queue(1);
+	DO(SCIEnqueueDMATransfer, GATHER(queue, local, remote, 8, NO_FLAGS));
 	DO(start_long, queue, NO_FLAGS);
+	/* What was gathered before stays so. */
+	for (int i = 0; i < 2; i++)
+		REFUSED(SCI_ERR_MAX_ENTRIES, SCIPostDMAQueue, queue, NOBODY, NO_FLAGS);
 	REFUSED(SCI_ERR_MAX_ENTRIES, SCIStartDmaTransfer, START(queue, local, remote, 8, 0));
 	REFUSED(SCI_ERR_MAX_ENTRIES, SCIStartDmaTransferMem, MEMORY(queue, here, remote, 8, 0));
 	REFUSED(SCI_ERR_MAX_ENTRIES, SCIStartDmaTransferVec, VECTOR(queue, local, remote, 0));

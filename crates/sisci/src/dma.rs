@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use causeway_dma::{Completion, Queue, Request, State, Valid};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
@@ -192,12 +192,33 @@ impl DmaQueue {
         wait: bool,
     ) -> Result<()> {
         let state = self.state.lock();
+        self.check_room(&state)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.begin(library, (state, pieces), done, wait) }
+    }
+
+    /// Whether a transfer may be started.
+    fn check_room(&self, state: &Gathering) -> Result<()> {
         if state.removed {
             return Err(Error::ILLEGAL_PARAMETER);
         }
         if self.outstanding() >= self.max_entries {
             return Err(Error::MAX_ENTRIES);
         }
+        Ok(())
+    }
+
+    /// Starts a transfer for which there is room.
+    ///
+    /// # Safety
+    /// As [`DmaQueue::start`].
+    unsafe fn begin(
+        self: &Arc<Self>,
+        library: &'static Library,
+        (state, pieces): (MutexGuard<'_, Gathering>, Vec<Piece>),
+        done: Option<Done>,
+        wait: bool,
+    ) -> Result<()> {
         let far = |piece: &Piece| matches!(piece.work, Work::There(_));
         if self.remote.outstanding() > 0 || pieces.iter().any(far) {
             let completion = match done {
@@ -339,7 +360,8 @@ impl DmaQueue {
     /// Posts what was gathered.
     ///
     /// # Errors
-    /// As [`DmaQueue::start`]; [`Error::ILLEGAL_OPERATION`] if nothing was gathered.
+    /// As [`DmaQueue::start`], and what was gathered stays so; [`Error::ILLEGAL_OPERATION`] if
+    /// nothing was.
     ///
     /// # Safety
     /// As [`DmaQueue::start`].
@@ -349,12 +371,14 @@ impl DmaQueue {
         done: Option<Done>,
         wait: bool,
     ) -> Result<()> {
-        let pieces = std::mem::take(&mut self.state.lock().pieces);
-        if pieces.is_empty() {
+        let mut state = self.state.lock();
+        if state.pieces.is_empty() {
             return Err(Error::ILLEGAL_OPERATION);
         }
+        self.check_room(&state)?;
+        let pieces = std::mem::take(&mut state.pieces);
         // SAFETY: the caller's promise.
-        unsafe { self.start(library, pieces, done, wait) }
+        unsafe { self.begin(library, (state, pieces), done, wait) }
     }
 
     /// Makes an ended queue idle.
