@@ -333,8 +333,9 @@ typedef void (*cw_dma_callback)(uint64_t transfer, enum cw_transfer_state state,
 /* Starts a transfer and returns at once. Its number stays known until cw_dma_poll() or
  * cw_dma_wait() has told a final state, or the callback, if there is one, has returned. -EXDEV if
  * neither buffer is this node's, -EINVAL for a range outside of its buffer, -ENOENT if a buffer or
- * its node has gone, -EACCES, -EAGAIN with too many transfers (CW_TRANSFERS_MAX). The callback may
- * come before the call returns. Within one buffer the ranges may overlap, as with memmove(3). */
+ * its node has gone, -EACCES, -EAGAIN with too many transfers (CW_TRANSFERS_MAX), or if the system
+ * has no thread for a callback. The callback may come before the call returns. Within one buffer
+ * the ranges may overlap, as with memmove(3). */
 int cw_dma_transfer(cw_dma *dma, cw_buffer *target, uint64_t to, cw_buffer *source, uint64_t from,
 		    uint64_t size, cw_dma_callback callback, void *argument, uint64_t *transfer);
 

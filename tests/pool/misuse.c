@@ -423,7 +423,8 @@ int misuse(char **w)
 	static const struct {
 		const char *word;
 		void (*run)(void);
-	} parts[] = { { "misuse", arguments }, { "cancelled", cancelled_threads } };
+	} parts[] = { { "misuse", arguments }, { "cancelled", cancelled_threads },
+		      { "threads", threads } };
 
 	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
 		if (strcmp(w[0], parts[i].word))

@@ -31,6 +31,13 @@ def cancelled(stage):
     expect("calls answered otherwise", player.number("cancelled"), 0)
 
 
+def threads(stage):
+    """What becomes of transfers where there can be no more threads, and of the program's signals
+    where there are some."""
+    player = stage.enter(OWNER)
+    expect("calls answered otherwise", player.number("threads"), 0)
+
+
 def read_only(stage):
     """Locks can't be used by who may only read them."""
     owner, friend, _ = stage.three()
@@ -159,4 +166,5 @@ def umasks(stage):
         netns.stop_broker(place)
 
 
-TESTS = (arguments, cancelled, grants_run_out, unserved, umasks, read_only, others, too_many)
+TESTS = (arguments, cancelled, threads, grants_run_out, unserved, umasks, read_only, others,
+         too_many)

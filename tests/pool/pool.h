@@ -55,6 +55,10 @@ void misuse_locks(void);
 /* What threads do that are cancelled. */
 void cancelled_threads(void);
 
+/* What the library's threads do, and what becomes of them where there can be no more; before there
+   are any but the session's. */
+void threads(void);
+
 /* A forked child must find nothing of its parent's, and can open the library for itself. */
 int in_child(struct slot *slot);
 

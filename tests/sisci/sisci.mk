@@ -2,7 +2,7 @@
 # tests/sisci/run itself, against an installed tree.
 
 SISCI_TESTS := misuse local pair three groups copies interrupts data flags dma queues queries \
-	restart unserved far far_faults windows replicas copied carried
+	restart threads unserved far far_faults windows replicas copied carried
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
 SISCI_CAST := mortal scenes intruder
 # What else tests/sisci and tests/directory start.

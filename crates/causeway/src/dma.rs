@@ -165,7 +165,7 @@ impl Node {
     /// # Errors
     /// `EINVAL` for a range outside of its buffer or no pieces, `EXDEV` if none of two buffers is
     /// this node's, `EACCES` if a buffer may not be accessed any more, `ENOENT` if its node has
-    /// ended, `EAGAIN` beyond [`TRANSFERS_MAX`].
+    /// ended, `EAGAIN` beyond [`TRANSFERS_MAX`], or without a thread for a callback.
     pub fn start(&self, pieces: &[Piece<'_>], callback: Option<Callback>) -> Result<u64> {
         self.inner.start(pieces, callback)
     }
@@ -262,6 +262,9 @@ impl Inner {
         let valid = self.validity(&used)?;
         if !valid() {
             return Err(unknown("start a transfer"));
+        }
+        if callback.is_some() && !causeway_dma::can_call() {
+            return Err(Error::of("start a thread", Errno::AGAIN));
         }
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let completion = match callback {

@@ -122,18 +122,23 @@ impl Engine {
         let first = queue.push(job.clone());
         // A thread that is awake helps waiters, and posters leave to it what is long.
         let helped = bytes > SHORT && self.awake.load(Ordering::Relaxed) && !self.is_crowded();
-        let eager = first && !waited && !helped && self.is_ours();
+        let mut eager = first && !waited && !helped && self.is_ours();
         if !eager && (!waited || helped) {
-            self.list(queue);
+            eager = !self.list(queue) && self.is_ours();
         }
         (job, eager)
     }
 
     /// Carries out what was just posted, of so many bytes: up to [`MEDIUM`] of them whole, and of
-    /// more what [`AFOOT`] allows. The rest is the engine's thread's.
+    /// more what [`AFOOT`] allows. The rest is the engine's thread's, if there can be one.
     pub(crate) fn carry_on(self: &Arc<Self>, job: &Arc<Job>, bytes: usize) {
         let deadline = (bytes > MEDIUM).then(|| Instant::now() + AFOOT);
-        while !job.state().is_final() {
+        // Otherwise it is for want of a thread that this is called.
+        let is_first = job
+            .queue
+            .front()
+            .is_some_and(|front| Arc::ptr_eq(&front, job));
+        while is_first && !job.state().is_final() {
             let late = || deadline.is_some_and(|by| Instant::now() >= by);
             if !self.help(&job.queue, job, Role::Poster) || late() {
                 break;
@@ -142,25 +147,36 @@ impl Engine {
         self.let_go(&job.queue);
     }
 
-    /// Makes the engine's thread look at a queue.
-    fn list(self: &Arc<Self>, queue: &Arc<JobQueue>) {
+    /// Makes the engine's thread look at a queue. Returns false if there can be no such thread now:
+    /// the caller carries out what is in the queue, and the next one tries again.
+    fn list(self: &Arc<Self>, queue: &Arc<JobQueue>) -> bool {
         let mut inner = self.inner.lock();
-        if !queue.enlist() {
-            return;
-        }
-        inner.queues.push_back(queue.clone());
-        self.listed.store(inner.queues.len(), Ordering::Relaxed);
-        if !std::mem::replace(&mut inner.thread, true) {
+        if !inner.thread {
             let engine = self.clone();
             let thread = std::thread::Builder::new().name(THREAD.into());
             if thread.spawn(move || engine.run()).is_err() {
-                // The waiter carries the transfer out; the next one tries again.
-                inner.thread = false;
                 self.ended.notify_all();
+                return false;
+            }
+            inner.thread = true;
+        }
+        if queue.enlist() {
+            inner.queues.push_back(queue.clone());
+            self.listed.store(inner.queues.len(), Ordering::Relaxed);
+            drop(inner);
+            self.work.notify_one();
+        }
+        true
+    }
+
+    /// Carries out all that is in a queue, but for what other threads are at: they do the same when
+    /// they stop.
+    fn carry_out(&self, queue: &JobQueue) {
+        while let Some(front) = queue.front() {
+            if !self.help(queue, &front, Role::Waiter) {
+                break;
             }
         }
-        drop(inner);
-        self.work.notify_one();
     }
 
     fn run(&self) {
@@ -282,8 +298,8 @@ impl Engine {
     /// What a thread that has copied leaves, because its time is over or since its own transfer has
     /// ended, is the engine's thread's from now on.
     fn let_go(self: &Arc<Self>, queue: &Arc<JobQueue>) {
-        if self.is_ours() && queue.is_left() {
-            self.list(queue);
+        if self.is_ours() && queue.is_left() && !self.list(queue) {
+            self.carry_out(queue);
         }
     }
 
@@ -305,8 +321,8 @@ impl Engine {
 
     pub(crate) fn abort(self: &Arc<Self>, job: &Job) {
         job.abort();
-        if self.is_ours() && !job.state().is_final() {
-            self.list(&job.queue);
+        if self.is_ours() && !job.state().is_final() && !self.list(&job.queue) {
+            self.carry_out(&job.queue);
         }
     }
 }

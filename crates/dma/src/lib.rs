@@ -36,6 +36,7 @@ pub use causeway_recover::Fault;
 pub use claims::CHUNK;
 pub use copy::copy;
 pub use engine::Engine;
+pub use notifier::can_call;
 pub use queue::Queue;
 
 use std::any::Any;

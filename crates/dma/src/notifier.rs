@@ -54,13 +54,29 @@ pub(crate) fn call(function: Call) {
     let notifier = current();
     let mut inner = notifier.inner.lock();
     inner.calls.push_back(function);
-    if !inner.thread {
-        let thread = std::thread::Builder::new().name(THREAD.into());
-        // Without a thread the call waits for the next that can have one.
-        inner.thread = thread.spawn(move || run(notifier)).is_ok();
-    }
+    // Without a thread the call waits for the next that can have one.
+    let _ = notifier.start(&mut inner);
     drop(inner);
     notifier.more.notify_one();
+}
+
+/// Sees to it that there is a thread for [`Completion::Callback`](crate::Completion::Callback): to
+/// be called before a transfer is posted with one. Returns false if the system has no thread now.
+#[must_use]
+pub fn can_call() -> bool {
+    let notifier = current();
+    notifier.start(&mut notifier.inner.lock())
+}
+
+impl Notifier {
+    /// Whether there is a thread, now at least.
+    fn start(&'static self, inner: &mut Inner) -> bool {
+        if !inner.thread {
+            let thread = std::thread::Builder::new().name(THREAD.into());
+            inner.thread = thread.spawn(move || run(self)).is_ok();
+        }
+        inner.thread
+    }
 }
 
 fn run(notifier: &'static Notifier) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 
 use causeway_owned::Owned;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::error::{Error, Result};
@@ -81,18 +81,28 @@ impl Callbacks {
         })
     }
 
+    /// Sees to it that there is a thread: before anything is made that has a callback.
+    ///
+    /// # Errors
+    /// [`Error::SYSTEM`] if the system has no thread now.
+    pub fn begin(self: &Arc<Self>) -> Result<()> {
+        self.start(&mut self.inner.lock())
+    }
+
     /// Has a callback of `owner` made, after those before it.
     pub fn call(self: &Arc<Self>, owner: u64, call: Call) {
         let mut inner = self.inner.lock();
         inner.calls.push_back((owner, call));
-        self.start(inner);
+        // There is one; else the next callback tries again.
+        let _ = self.start(&mut inner);
+        drop(inner);
         self.wake();
     }
 
     /// Has a source of `owner` called whenever its descriptor is readable.
     ///
     /// # Errors
-    /// [`Error::SYSTEM`] if the descriptor can't be watched.
+    /// [`Error::SYSTEM`] if the descriptor can't be watched, or there is no thread.
     pub fn watch(
         self: &Arc<Self>,
         owner: u64,
@@ -100,12 +110,12 @@ impl Callbacks {
         source: Arc<dyn Source>,
     ) -> Result<u64> {
         let mut inner = self.inner.lock();
+        self.start(&mut inner)?;
         inner.next_source += 1;
         let number = inner.next_source;
         let data = epoll::EventData::new_u64(number);
         epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).map_err(|_| Error::SYSTEM)?;
         inner.sources.insert(number, (owner, source));
-        self.start(inner);
         Ok(number)
     }
 
@@ -146,18 +156,17 @@ impl Callbacks {
         self.wake();
     }
 
-    fn start(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+    fn start(self: &Arc<Self>, inner: &mut Inner) -> Result<()> {
         if inner.thread.is_some() || inner.stopped {
-            return;
+            return Ok(());
         }
         let callbacks = self.clone();
         let builder = std::thread::Builder::new().name(THREAD.into());
         let builder = builder.stack_size(STACK_BYTES);
-        // Held until the thread's id is known: it would not know itself else. Without a thread the
-        // next callback tries again.
-        if let Ok(thread) = builder.spawn(move || callbacks.run()) {
-            inner.thread = Some(thread.thread().id());
-        }
+        // Locked until the thread's id is known: it would not know itself else.
+        let thread = builder.spawn(move || callbacks.run());
+        inner.thread = Some(thread.map_err(|_| Error::SYSTEM)?.thread().id());
+        Ok(())
     }
 
     fn wake(&self) {

@@ -1,7 +1,7 @@
 //! DMA queues: transfers by the copy engine, and to other hosts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use causeway_dma::{Completion, Queue, Request, State, Valid};
@@ -68,9 +68,26 @@ struct Gathering {
     /// Entries that are not posted.
     pieces: Vec<Piece>,
     /// Transfers under way that have callbacks.
-    callbacks: Arc<std::sync::atomic::AtomicUsize>,
+    callbacks: Arc<AtomicUsize>,
     /// The queue has ended: no transfer is to be started.
     removed: bool,
+}
+
+/// A transfer with a callback that has not been made. It counts until then, or until the transfer
+/// could not be started.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::SeqCst);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// What a piece of a transfer is.
@@ -297,11 +314,10 @@ impl DmaQueue {
     /// Hands the end of a transfer to the callback thread.
     fn completion(&self, library: &'static Library, state: &Gathering, done: Done) -> Completion {
         let owner = self.handle.id();
-        let callbacks = state.callbacks.clone();
-        callbacks.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let counted = Counted::new(&state.callbacks);
         Completion::Brief(Box::new(move |outcome| {
             let call = move || {
-                callbacks.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                drop(counted);
                 done(ended(outcome));
             };
             library.callbacks.call(owner, Box::new(call));
@@ -319,7 +335,7 @@ impl DmaQueue {
             Err(error) => return (QueueState::Idle, Err(error)),
         };
         let callbacks = self.state.lock().callbacks.clone();
-        if callbacks.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+        if callbacks.load(Ordering::SeqCst) > 0 {
             return (self.state(), Err(Error::ILLEGAL_OPERATION));
         }
         let _ = self.queue.wait(deadline);

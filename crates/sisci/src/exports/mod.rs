@@ -46,6 +46,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::handles::Handle;
+use crate::library::Library;
 use crate::timeout::deadline;
 
 /// Most adapters that a host could have.
@@ -239,12 +240,15 @@ fn below<T>(callback: impl FnOnce() -> T) -> T {
     value
 }
 
-/// The callback that the flags ask for.
+/// The callback that the flags ask for, for which there is a thread.
 fn wanted<F>(callback: Option<F>, asked: bool) -> Result<Option<F>> {
     match (callback, asked) {
         (_, false) => Ok(None),
         (None, true) => Err(Error::ILLEGAL_PARAMETER),
-        (callback, true) => Ok(callback),
+        (callback, true) => {
+            Library::get()?.callbacks.begin()?;
+            Ok(callback)
+        }
     }
 }
 
