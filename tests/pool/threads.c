@@ -1,9 +1,10 @@
 /* The library's threads. A process that can have no more: what needs one is refused, transfers do
- * without. */
+ * without. And signals, which are the program's. */
 #define _GNU_SOURCE
 #include "pool.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 #define PAGE 4096
@@ -46,6 +47,23 @@ static void transfer(cw_dma *node, cw_buffer *buffer, char value)
 	WANT(value, memory[2 * SIZE - 1]);
 }
 
+/* A signal that the program blocks and waits for comes to none of the library's threads. */
+static void signals(void)
+{
+	sigset_t set, before;
+	int got = 0;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR2);
+	WANT(0, pthread_sigmask(SIG_BLOCK, &set, &before));
+	for (int i = 0; i < 100; i++) {
+		WANT(0, kill(getpid(), SIGUSR2));
+		WANT(0, sigwait(&set, &got));
+		WANT(SIGUSR2, got);
+	}
+	WANT(0, pthread_sigmask(SIG_SETMASK, &before, NULL));
+}
+
 void threads(void)
 {
 	cw_dma *node;
@@ -64,6 +82,7 @@ void threads(void)
 	no_threads = 0;
 	transfer(node, buffer, 3);
 	transfer(node, buffer, 4);
+	signals();
 	WANT(0, cw_dma_transfer(node, buffer, 0, buffer, PAGE, 8, on_end, NULL, &id));
 	while (told == 0)
 		usleep(1000);

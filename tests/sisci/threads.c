@@ -1,10 +1,12 @@
 /* The library's threads. A process that can have no more, as in a container at its limit: what
- * needs one is refused, DMA does without, and both work as usual once there are threads again. */
+ * needs one is refused, DMA does without, and both work as usual once there are threads again. And
+ * signals, which are the program's. */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <unistd.h>
 
 #define ID 700
@@ -171,12 +173,45 @@ static void to_a_group(void)
 	await_calls(1);
 }
 
+/* A signal that the program blocks and waits for comes to none of the library's threads, each of
+ * which has been started before the program blocks it. */
+static void signals(void)
+{
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment;
+	sci_remote_segment_t remote;
+	sci_local_interrupt_t interrupt, flag;
+	sci_dma_queue_t queue;
+	unsigned int number = NUMBER;
+	sci_map_t map;
+	sigset_t set;
+	int got;
+
+	offer(sd, &segment, &map, ID, 2 * SIZE);
+	connect_to(sd, &remote, own_node(), ID);
+	DO(SCICreateInterrupt, INTERRUPT(&interrupt, on_interrupt));
+	DO(SCIRegisterInterruptFlag, ADAPTER, &flag, segment, 0, NO_CALLBACK, NO_ARG, NO_FLAGS);
+	DO(SCIEnableConditionalInterrupt, flag, NO_FLAGS);
+	DO(SCICreateDMAQueue, sd, &queue, ADAPTER, 1, NO_FLAGS);
+	DO(SCIStartDmaTransfer, TRANSFER);
+	while (SCIDMAQueueState(queue) == SCI_DMAQUEUE_POSTED)
+		usleep(1000);
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	EXPECT(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+	for (int i = 0; i < 100; i++) {
+		EXPECT(kill(getpid(), SIGUSR1) == 0);
+		EXPECT(sigwait(&set, &got) == 0 && got == SIGUSR1);
+	}
+}
+
 int main(void)
 {
 	static const struct test tests[] = {
 		{"threads: callbacks", callbacks},
 		{"threads: transfers", transfers},
 		{"threads: to a group", to_a_group},
+		{"threads: signals", signals},
 	};
 
 	return run_tests(tests, COUNT(tests));

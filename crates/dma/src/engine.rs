@@ -154,7 +154,7 @@ impl Engine {
         if !inner.thread {
             let engine = self.clone();
             let thread = std::thread::Builder::new().name(THREAD.into());
-            if thread.spawn(move || engine.run()).is_err() {
+            if causeway_recover::spawn(thread, move |_| engine.run()).is_err() {
                 self.ended.notify_all();
                 return false;
             }

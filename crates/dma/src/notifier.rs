@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use causeway_recover::SignalMask;
 use parking_lot::{Condvar, Mutex};
 
 /// Name of the thread.
@@ -73,19 +74,21 @@ impl Notifier {
     fn start(&'static self, inner: &mut Inner) -> bool {
         if !inner.thread {
             let thread = std::thread::Builder::new().name(THREAD.into());
-            inner.thread = thread.spawn(move || run(self)).is_ok();
+            let spawned = causeway_recover::spawn(thread, move |mask| run(self, mask));
+            inner.thread = spawned.is_ok();
         }
         inner.thread
     }
 }
 
-fn run(notifier: &'static Notifier) {
+/// `program` is what the functions are to block.
+fn run(notifier: &'static Notifier, program: SignalMask) {
     let mut inner = notifier.inner.lock();
     loop {
         match inner.calls.pop_front() {
             Some(function) => {
                 drop(inner);
-                function();
+                program.during(function);
                 inner = notifier.inner.lock();
             }
             None => notifier.more.wait(&mut inner),

@@ -15,8 +15,10 @@ mod handler;
 mod levels;
 mod masks;
 mod routines;
+mod threads;
 
 pub use handler::{Server, Trap, exchange, install, serve_by};
+pub use threads::{SignalMask, spawn};
 
 use routines::Returned;
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 
 use causeway_owned::Owned;
+use causeway_recover::SignalMask;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
@@ -164,7 +165,7 @@ impl Callbacks {
         let builder = std::thread::Builder::new().name(THREAD.into());
         let builder = builder.stack_size(STACK_BYTES);
         // Locked until the thread's id is known: it would not know itself else.
-        let thread = builder.spawn(move || callbacks.run());
+        let thread = causeway_recover::spawn(builder, move |mask| callbacks.run(mask));
         inner.thread = Some(thread.map_err(|_| Error::SYSTEM)?.thread().id());
         Ok(())
     }
@@ -174,11 +175,12 @@ impl Callbacks {
         let _ = self.kick.signal();
     }
 
-    fn run(&self) {
+    /// `program` is what callbacks are to block.
+    fn run(&self, program: SignalMask) {
         let mut events = Vec::with_capacity(BATCH);
         loop {
             while let Some((owner, call)) = self.next_call() {
-                self.make(owner, call);
+                self.make(owner, call, program);
             }
             if self.inner.lock().stopped {
                 return;
@@ -193,7 +195,7 @@ impl Callbacks {
                 match event.data.u64() {
                     KICK if self.kick.drain().is_err() => return,
                     KICK => {}
-                    number => self.look(number),
+                    number => self.look(number, program),
                 }
             }
         }
@@ -206,18 +208,18 @@ impl Callbacks {
         Some(next)
     }
 
-    fn look(&self, number: u64) {
+    fn look(&self, number: u64, program: SignalMask) {
         let mut inner = self.inner.lock();
         let Some((owner, source)) = inner.sources.get(&number).cloned() else {
             return;
         };
         inner.running = Some(owner);
         drop(inner);
-        self.make(owner, Box::new(move || source.ready()));
+        self.make(owner, Box::new(move || source.ready()), program);
     }
 
-    fn make(&self, owner: u64, call: Call) {
-        call();
+    fn make(&self, owner: u64, call: Call, program: SignalMask) {
+        program.during(call);
         let mut inner = self.inner.lock();
         debug_assert_eq!(inner.running, Some(owner));
         inner.running = None;

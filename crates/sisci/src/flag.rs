@@ -261,7 +261,7 @@ impl Flags {
         if !inner.thread {
             let flags = self.clone();
             let thread = std::thread::Builder::new().name(THREAD.into());
-            if thread.spawn(move || flags.run()).is_err() {
+            if causeway_recover::spawn(thread, move |_| flags.run()).is_err() {
                 inner.enabled.pop();
                 drop(inner);
                 flag.disable();

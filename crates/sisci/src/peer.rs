@@ -281,7 +281,7 @@ impl Peer {
         });
         let thread = std::thread::Builder::new().name(THREAD.into());
         let own = peer.clone();
-        let spawned = thread.spawn(move || while own.turn() {});
+        let spawned = causeway_recover::spawn(thread, move |_| while own.turn() {});
         spawned.map_err(|_| Error::SYSTEM)?;
         Ok(peer)
     }
@@ -343,7 +343,7 @@ impl Peer {
         let [socket, left] = client.event_fds();
         let fds = [socket, left, self.link.broken_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        // A signal handler of the program may have run on this thread.
+        // Whatever interrupts it, it looks.
         let _ = poll(&mut fds, None);
         if !fds[2].revents().is_empty() && self.link.take_broken() && !self.rejoin(&client) {
             client.abort();

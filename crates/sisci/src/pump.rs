@@ -53,8 +53,8 @@ pub(crate) fn start(library: &'static Library, sisci: Arc<Sisci>) -> Result<Arc<
     });
     let own = control.clone();
     let thread = std::thread::Builder::new().name(THREAD.into());
-    let run = move || while turn(library, &sisci, &own) {};
-    thread.spawn(run).map_err(|_| Error::SYSTEM)?;
+    let run = move |_| while turn(library, &sisci, &own) {};
+    causeway_recover::spawn(thread, run).map_err(|_| Error::SYSTEM)?;
     Ok(control)
 }
 
@@ -66,7 +66,7 @@ fn turn(library: &Library, sisci: &Sisci, control: &Control) -> bool {
         PollFd::from_borrowed_fd(sisci.event_fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(control.fd.as_fd(), PollFlags::IN),
     ];
-    // A signal handler of the program may have run on this thread.
+    // Whatever interrupts it, it looks.
     let _ = poll(&mut fds, timeout.as_ref());
     if !fds[1].revents().is_empty() && control.fd.drain().is_err() {
         return false;

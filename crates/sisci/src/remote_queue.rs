@@ -134,7 +134,7 @@ impl RemoteQueue {
             let queue = self.clone();
             let thread = std::thread::Builder::new().name(THREAD.into());
             // It waits for the lock first.
-            let spawned = thread.spawn(move || queue.serve());
+            let spawned = causeway_recover::spawn(thread, move |_| queue.serve());
             spawned.map_err(|_| Error::SYSTEM)?;
             jobs.thread = true;
         } else if !waited {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use causeway_pio::{Blocked, Lost, Options, Remote};
+use causeway_pio::{Lost, Options, Remote};
 
 use crate::error::{Error, Result};
 use crate::flight::Fault;
@@ -154,7 +154,7 @@ fn start() -> Result<()> {
         return Ok(());
     }
     let thread = std::thread::Builder::new().name(THREAD.into());
-    let started = thread.spawn(close_in_time).map_err(|_| {
+    let started = causeway_recover::spawn(thread, |_| close_in_time()).map_err(|_| {
         OF_PROCESS.store(0, Ordering::Release);
         Error::SYSTEM
     })?;
@@ -175,8 +175,6 @@ fn wake() {
 }
 
 fn close_in_time() {
-    // The program's handlers run elsewhere.
-    let _blocked = Blocked::new();
     loop {
         let Some(due) = causeway_pio::deadline() else {
             std::thread::park();
