@@ -128,7 +128,7 @@ class Pool(Opened):
                 if not later:
                     raise
                 # The pool itself may have gone, which no time changes.
-                self._call("cw_pool_blocks", None, 0)
+                self._call("cw_pool_members", None, 0)
                 continue
             return self._kept(made, access)
 
