@@ -19,6 +19,10 @@ ifneq ($(CARGO_BUILD_TARGET),)
 export CARGO_BUILD_TARGET
 endif
 CC ?= cc
+# Cargo is told of all crates that are built together each time. For one alone it compiles what that
+# stands on once more, with other features or into another form.
+crates := $(addprefix -p ,causeway-cli causeway-broker causeway-node causeway-verbs causeway-rdmacm \
+	causeway causeway-sisci)
 built := $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/release/
 
 include mk/abi.mk
@@ -46,15 +50,19 @@ include tests/counts/counts.mk
 	lint clean help
 
 all: bins libs sisci paths headers examples man ## Build build/bin, lib, include, share and examples
+all: CAUSEWAY_CRATES ?= $(crates)
+# So are those that the tests build again.
+deb test test-more: export CAUSEWAY_CRATES := $(crates) -p causeway-kube
 
 bins: ## Build the programs: causeway, causewayd and causeway-noded
-	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker -p causeway-node
+	$(CARGO) build --release $(CARGO_FLAGS) \
+		$(CAUSEWAY_CRATES) -p causeway-cli -p causeway-broker -p causeway-node
 	@mkdir -p $(BUILD)/bin
 	install -m 755 $(addprefix $(built),causeway causewayd causeway-noded) $(BUILD)/bin/
 
 # Not part of `all`: gRPC is most of what this program is made of, and few need it.
 kube: ## Build the program for containers and Kubernetes: causeway-kube
-	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-kube
+	$(CARGO) build --release $(CARGO_FLAGS) $(CAUSEWAY_CRATES) -p causeway-kube
 	@mkdir -p $(BUILD)/bin
 	install -m 755 $(built)causeway-kube $(BUILD)/bin/
 

@@ -4,6 +4,7 @@
 #   BUILD             where the libraries go, under lib/        (build)
 #   CARGO_TARGET_DIR  cargo's target directory                  (target)
 #   ABI_PROFILE       cargo profile of the static libraries     (release)
+#   CAUSEWAY_CRATES   options that name crates to build beside  ()
 #   LINK_FLAGS        more options where the compiler links; not in CC, which cargo looks at, too
 
 BUILD ?= build
@@ -32,7 +33,8 @@ libs: $(BUILD)/lib/libibverbs.so.1 $(BUILD)/lib/librdmacm.so.1 $(BUILD)/lib/libc
 
 abi-archives:
 	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) \
-		--profile $(ABI_PROFILE) -p causeway-verbs -p causeway-rdmacm -p causeway
+		--profile $(ABI_PROFILE) \
+		$(CAUSEWAY_CRATES) -p causeway-verbs -p causeway-rdmacm -p causeway
 
 $(compat): $(BUILD)/obj/%.o: compat/%.c
 	@mkdir -p $(@D)

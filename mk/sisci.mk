@@ -2,7 +2,7 @@
 # symbol table, the system's C compiler; and installs it with its headers. Usable alone:
 # make -f mk/sisci.mk sisci
 #
-#   BUILD, CARGO_TARGET_DIR, ABI_PROFILE, LINK_FLAGS   as in mk/abi.mk
+#   BUILD, CARGO_TARGET_DIR, ABI_PROFILE, CAUSEWAY_CRATES, LINK_FLAGS   as in mk/abi.mk
 #   PREFIX, DESTDIR                        where `make install` puts things  (/usr/local)
 #   DIS_COMPAT                             if set, `make install` also makes /opt/DIS
 
@@ -40,7 +40,7 @@ sisci: $(BUILD)/lib/libsisci.so $(sisci_headers) ## Build libsisci.so and its he
 
 sisci-archive:
 	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) \
-		--profile $(ABI_PROFILE) -p causeway-sisci
+		--profile $(ABI_PROFILE) $(CAUSEWAY_CRATES) -p causeway-sisci
 
 $(sisci_compat): $(BUILD)/obj/sisci/%.o: compat/%.c
 	@mkdir -p $(@D)
