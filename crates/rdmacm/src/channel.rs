@@ -89,17 +89,6 @@ impl Queue {
         let _ = self.fd.signal();
     }
 
-    /// Has the descriptor be readable without an event, until [`Queue::calm`].
-    pub fn rouse(&self) {
-        // As above.
-        let _ = self.fd.signal();
-    }
-
-    /// Ends what [`Queue::rouse`] has begun.
-    pub fn calm(&self) {
-        self.emptied(&self.events.lock());
-    }
-
     /// Whether an event waits.
     pub fn has_events(&self) -> bool {
         !self.events.lock().is_empty()

@@ -45,18 +45,13 @@ fn shut(socket: &Socket, state: &mut Guard<'_>, how: c_int, limit: Option<Durati
     stream.readable &= !reading;
     stream.writable &= !writing;
     stream.silenced |= writing;
-    let after = (stream.readable, stream.writable);
-    if before == after {
-        return Ok(());
-    }
-    let message = match (before, after) {
+    let message = match (before, (stream.readable, stream.writable)) {
+        (before, after) if before == after => None,
         (_, (false, false)) => Some(Message::Disconnect),
         ((_, true), (true, false)) => Some(Message::Shutdown),
         // The peer need not know that nobody reads.
         _ => None,
     };
-    // Other threads may wait for what will not come.
-    socket.rouse(state);
     if let Some(message) = message {
         let can_tell = |state: &State| state.stream.as_ref().is_none_or(|s| s.can_tell());
         settle(socket, state, limit, can_tell);

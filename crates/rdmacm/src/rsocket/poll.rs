@@ -155,7 +155,7 @@ fn doze(watched: &mut [Watched], deadline: Option<Instant>) -> Result<()> {
         Err(errno) => Err(errno),
     };
     for socket in watched.iter().filter_map(|one| one.socket.as_ref()) {
-        socket.woke(&mut socket.lock());
+        socket.lock().woke();
     }
     slept
 }

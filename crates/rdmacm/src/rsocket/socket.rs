@@ -64,8 +64,6 @@ pub(super) struct State {
     sleepers: u32,
     /// The completion channel is, or will become, readable.
     armed: bool,
-    /// Sleepers are being woken, though no event is there.
-    roused: bool,
 }
 
 // SAFETY: the pointers are to objects that may be used from any thread, one at a time: the state is
@@ -154,7 +152,6 @@ impl Socket {
                 error: None,
                 sleepers: 0,
                 armed: false,
-                roused: false,
             }),
         });
         // SAFETY: the descriptor is the channel's, which lives.
@@ -249,7 +246,7 @@ impl Socket {
         }
     }
 
-    /// Prepares for sleeping: the descriptors to wait for. [`Socket::woke`] must follow.
+    /// Prepares for sleeping: the descriptors to wait for. [`State::woke`] must follow.
     pub fn doze(&self, state: &mut State) -> [c_int; 2] {
         let mut completions = -1;
         if let Some(stream) = &state.stream {
@@ -263,22 +260,6 @@ impl Socket {
         }
         state.sleepers += 1;
         [self.fd, completions]
-    }
-
-    /// Sleeping is over.
-    pub fn woke(&self, state: &mut State) {
-        state.sleepers -= 1;
-        if state.sleepers == 0 && core::mem::take(&mut state.roused) {
-            self.queue.calm();
-        }
-    }
-
-    /// Wakes those that sleep: this process has changed what they wait for.
-    pub fn rouse(&self, state: &mut State) {
-        if state.sleepers > 0 && !state.roused {
-            state.roused = true;
-            self.queue.rouse();
-        }
     }
 
     /// Waits until `done`.
@@ -311,12 +292,12 @@ impl Socket {
             let fds = self.doze(state);
             self.progress(state);
             if done(state) {
-                self.woke(state);
+                state.woke();
                 return Ok(());
             }
             let patience = state.patience(deadline);
             let slept = MutexGuard::unlocked(state, || super::poll::sleep(&fds, patience));
-            self.woke(state);
+            state.woke();
             self.progress(state);
             if done(state) {
                 return Ok(());
@@ -362,6 +343,11 @@ impl State {
         }
         // SAFETY: the identifier lives.
         Some(unsafe { (*self.id).pd }).filter(|pd| !pd.is_null())
+    }
+
+    /// Sleeping is over.
+    pub fn woke(&mut self) {
+        self.sleepers -= 1;
     }
 
     /// How long to sleep at most. Another thread's call can take the event that connects, so a
