@@ -31,6 +31,7 @@ struct waiter {
 	_Atomic pid_t tid;
 	/* What the call failed with; 0: it did not. */
 	int error;
+	atomic_bool returned;
 };
 
 static void note(int number)
@@ -73,6 +74,7 @@ static void *wait_once(void *arg)
 
 	waiter->tid = (pid_t)syscall(SYS_gettid);
 	waiter->error = call(waiter->call) ? 0 : errno;
+	waiter->returned = true;
 	return NULL;
 }
 
@@ -110,6 +112,18 @@ static void signalled(struct waiter *waiter, int signals)
 	}
 }
 
+/* Signals come until the call returns: one that comes between two sleeps ends nothing. */
+static void interrupted(struct waiter *waiter)
+{
+	waiter->tid = 0;
+	waiter->returned = false;
+	need0(pthread_create(&waiter->thread, NULL, wait_once, waiter));
+	while (!waiter->returned) {
+		need0(pthread_kill(waiter->thread, SIGUSR1));
+		sched_yield();
+	}
+}
+
 static void ends_with(struct waiter *waiter, int error)
 {
 	need0(pthread_join(waiter->thread, NULL));
@@ -141,7 +155,7 @@ int hear_signals(const char *host, const char *port)
 			need(rpoll(&polled, 1, WAIT_MS) == 1, "the client is connected");
 		}
 		handle(0);
-		signalled(&waiter, 1);
+		interrupted(&waiter);
 		ends_with(&waiter, EINTR);
 	}
 	need(!rclose(client) && !rclose(accepted) && !rclose(listener), "rclose");

@@ -19,23 +19,28 @@ pub const FAULTS: [i32; 6] = [
     libc::SIGSYS,
 ];
 
-/// Whether the program has a handler that interrupts system calls.
+/// What a handler of the program asks for (`sa_flags`), if it has one for a signal.
+fn handler(signal: i32) -> Option<i32> {
+    // SAFETY: the structure is plain memory, filled if the call succeeds.
+    let action = unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        let failed = libc::sigaction(signal, ptr::null(), &raw mut action) != 0;
+        (!failed).then_some(action)
+    };
+    action
+        .filter(|action| ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction))
+        .map(|action| action.sa_flags)
+}
+
+/// Whether a handler of the program interrupts system calls. So did one of which nothing is left:
+/// it is for one signal (`SA_RESETHAND`), or has removed itself.
 #[must_use]
 pub fn interrupt() -> bool {
-    (1..=SIGNALS)
+    let mut handlers = (1..=SIGNALS)
         .filter(|signal| !FAULTS.contains(signal))
-        .any(|signal| {
-            // SAFETY: the structure is plain memory, filled if the call succeeds.
-            let action = unsafe {
-                let mut action: libc::sigaction = mem::zeroed();
-                let failed = libc::sigaction(signal, ptr::null(), &raw mut action) != 0;
-                (!failed).then_some(action)
-            };
-            action.is_some_and(|action| {
-                let handled = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
-                handled && action.sa_flags & libc::SA_RESTART == 0
-            })
-        })
+        .filter_map(handler)
+        .peekable();
+    handlers.peek().is_none() || handlers.any(|flags| flags & libc::SA_RESTART == 0)
 }
 
 /// Whether a wait that has failed so is to go on, as `read(2)` does: a signal was handled, and no
