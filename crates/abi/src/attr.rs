@@ -240,7 +240,6 @@ layout!(IbvQpInitAttr, 64, srq @ 24, cap @ 32, qp_type @ 52, sq_sig_all @ 56);
 
 /// `struct ibv_qp_init_attr_ex`; `comp_mask` lies in what is tail padding of the plain structure.
 #[repr(C)]
-#[derive(Clone, Copy)]
 pub struct IbvQpInitAttrEx {
     pub qp_context: *mut c_void,
     pub send_cq: *mut IbvCq,

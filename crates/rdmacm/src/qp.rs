@@ -373,7 +373,8 @@ unsafe fn create_extended(id: *mut RdmaCmId, attr: *mut IbvQpInitAttrEx) -> Resu
             sq_sig_all: attr.sq_sig_all,
         };
         let create = extended_of((*id).verbs).ok_or(NOT_OFFERED)?;
-        let given = *attr;
+        let queues = (attr.send_cq, attr.recv_cq, attr.srq);
+        let (mask, domain_given) = (attr.comp_mask, attr.pd);
         let made = supply(id, &mut plain).and_then(|()| {
             attr.comp_mask |= INIT_ATTR_PD;
             attr.pd = pd;
@@ -384,7 +385,8 @@ unsafe fn create_extended(id: *mut RdmaCmId, attr: *mut IbvQpInitAttrEx) -> Resu
         });
         made.inspect_err(|_| {
             // As in `create`.
-            *attr = given;
+            (attr.send_cq, attr.recv_cq, attr.srq) = queues;
+            (attr.comp_mask, attr.pd) = (mask, domain_given);
             free_cqs(id);
         })
     }
