@@ -43,8 +43,8 @@ pub(crate) unsafe extern "C" fn bind_addr(id: *mut RdmaCmId, addr: *mut libc::so
 
 /// # Safety
 /// `id` is one of ours, alive.
-pub(crate) unsafe fn bind(id: *mut RdmaCmId, address: SocketAddr) -> Result<()> {
-    let address = sockaddr::canonical(address);
+pub(crate) unsafe fn bind(id: *mut RdmaCmId, given: SocketAddr) -> Result<()> {
+    let address = sockaddr::canonical(given);
     // SAFETY: as the caller promises.
     unsafe {
         let only_family = {
@@ -54,6 +54,9 @@ pub(crate) unsafe fn bind(id: *mut RdmaCmId, address: SocketAddr) -> Result<()> 
             }
             state.only_family
         };
+        if only_family && given.is_ipv6() && address.is_ipv4() {
+            return Err(INVALID);
+        }
         let both = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !only_family;
         let port = match both {
             true => UdpPort::bind(address.port())?,
