@@ -10,9 +10,10 @@ use crate::masks;
 pub struct SignalMask(u64);
 
 impl SignalMask {
-    /// All but those by which an instruction fails: copies recover from these.
+    /// All but those by which an instruction fails, from which copies recover, and the one by which
+    /// a sandbox has the program make a system call itself (seccomp(2), `SECCOMP_RET_TRAP`).
     fn library() -> SignalMask {
-        SignalMask(!masks::synchronous())
+        SignalMask(!(masks::synchronous() | masks::bit(libc::SIGSYS)))
     }
 
     /// The calling thread blocks these from now on, and no others.
