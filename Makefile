@@ -21,8 +21,8 @@ endif
 CC ?= cc
 # Cargo is told of all crates that are built together each time. For one alone it compiles what that
 # stands on once more, with other features or into another form.
-crates := $(addprefix -p ,causeway-cli causeway-broker causeway-node causeway-verbs causeway-rdmacm \
-	causeway causeway-sisci)
+crates := $(addprefix -p ,causeway-cli causeway-broker causeway-node causeway-verbs \
+	causeway-rdmacm causeway causeway-sisci)
 built := $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/release/
 
 include mk/abi.mk
