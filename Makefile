@@ -23,6 +23,7 @@ CC ?= cc
 # stands on once more, with other features or into another form.
 crates := $(addprefix -p ,causeway-cli causeway-broker causeway-node causeway-verbs \
 	causeway-rdmacm causeway causeway-sisci)
+CAUSEWAY_CRATES ?= $(crates)
 built := $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/release/
 
 include mk/abi.mk
@@ -50,9 +51,8 @@ include tests/counts/counts.mk
 	lint clean help
 
 all: bins libs sisci paths headers examples man ## Build build/bin, lib, include, share and examples
-all: CAUSEWAY_CRATES ?= $(crates)
-# So are those that the tests build again.
-deb test test-more: export CAUSEWAY_CRATES := $(crates) -p causeway-kube
+# With kube, as what the tests build again is.
+deb image test test-more: export CAUSEWAY_CRATES := $(crates) -p causeway-kube
 
 bins: ## Build the programs: causeway, causewayd and causeway-noded
 	$(CARGO) build --release $(CARGO_FLAGS) \
