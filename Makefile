@@ -51,8 +51,6 @@ include tests/counts/counts.mk
 	lint clean help
 
 all: bins libs sisci paths headers examples man ## Build build/bin, lib, include, share and examples
-# With kube, as what the tests build again is.
-deb image test test-more: export CAUSEWAY_CRATES := $(crates) -p causeway-kube
 
 bins: ## Build the programs: causeway, causewayd and causeway-noded
 	$(CARGO) build --release $(CARGO_FLAGS) \
@@ -62,7 +60,7 @@ bins: ## Build the programs: causeway, causewayd and causeway-noded
 
 # Not part of `all`: gRPC is most of what this program is made of, and few need it.
 kube: ## Build the program for containers and Kubernetes: causeway-kube
-	$(CARGO) build --release $(CARGO_FLAGS) $(CAUSEWAY_CRATES) -p causeway-kube
+	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-kube
 	@mkdir -p $(BUILD)/bin
 	install -m 755 $(built)causeway-kube $(BUILD)/bin/
 
