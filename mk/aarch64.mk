@@ -11,8 +11,7 @@ AARCH64_LINK := $(AARCH64_BUILD)/link
 aarch64_env := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(AARCH64_CC) \
 	CC_aarch64_unknown_linux_gnu=$(AARCH64_CC)
 aarch64_make = $(aarch64_env) $(MAKE) BUILD=$(AARCH64_BUILD) \
-	CARGO_BUILD_TARGET=$(AARCH64_TARGET) CAUSEWAY_CRATES="$(crates)" \
-	CC="$(AARCH64_CC) -L$(AARCH64_LINK)"
+	CARGO_BUILD_TARGET=$(AARCH64_TARGET) CC="$(AARCH64_CC) -L$(AARCH64_LINK)"
 
 .PHONY: aarch64 aarch64-tests
 aarch64: ## Build programs and libraries for aarch64 into build/aarch64
