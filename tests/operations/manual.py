@@ -88,7 +88,7 @@ def configuration():
                  "crates/broker/src/config/wire.rs", "crates/directory/src/lib.rs"):
         with open(os.path.join(ROOT, path), encoding="utf-8") as file:
             source = file.read()
-        for table in re.findall(r"deny_unknown_fields[^\n]*\)\]\n(?:pub\S* )?struct \w+ \{(.*?)\n\}",
+        for table in re.findall(r"deny_unknown_fields[^\n]*\n(?:pub\S* )?struct \w+ \{(.*?)\n\}",
                                 source, re.DOTALL):
             keys |= set(re.findall(r"^    (?:pub )?(\w+):", table, re.MULTILINE))
     assert {"endpoints", "userfaultfd", "node_daemon", "lease_seconds"} <= keys, keys

@@ -177,7 +177,8 @@ def ended_by_signal():
         # The terminal of a program that has ended scrolls: cat(1) keeps it as it is.
         with one_host() as world:
             pid = os.path.join(world.server.runtime_dir, "top")
-            line = f'sh -c \'echo $$ > "{pid}"; exec "{CAUSEWAY}" top\'; echo "was $?"; stty -a; cat'
+            line = f'sh -c \'echo $$ > "{pid}"; exec "{CAUSEWAY}" top\'; ' \
+                   'echo "was $?"; stty -a; cat'
             terminal = Terminal(world.server, ["sh", "-c", line])
             try:
                 terminal.await_text("^no broker in ")
