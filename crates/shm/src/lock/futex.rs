@@ -134,7 +134,8 @@ impl Futex {
             if until.passed() {
                 return;
             }
-            std::thread::sleep(nap);
+            // The C library's sleep would be a cancellation point, within a lock.
+            let _ = rustix::thread::nanosleep(&timespec(nap.as_nanos() as u64));
             nap = longest.min(2 * nap);
         }
     }
