@@ -172,7 +172,9 @@ fn give_access(dir: &Path) -> std::io::Result<()> {
     let metadata = std::fs::symlink_metadata(dir)?;
     let own = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
     let mode = metadata.mode() & 0o7777;
-    if own && mode & OWN_ACCESS != OWN_ACCESS {
+    // One that others may enter is refused as it is.
+    let closed = mode & OWN_ACCESS != OWN_ACCESS && mode & FOREIGN_ACCESS == 0;
+    if own && closed {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode | OWN_ACCESS))?;
     }
     Ok(())
