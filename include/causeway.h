@@ -330,7 +330,8 @@ int cw_buffer_pages(cw_buffer *buffer);
 /* Told of a transfer's end, by a thread that does nothing else. */
 typedef void (*cw_dma_callback)(uint64_t transfer, enum cw_transfer_state state, void *argument);
 
-/* Starts a transfer and returns at once. Its number stays known until cw_dma_poll() or
+/* Starts a transfer and returns at once, or where a process can have no more threads, when the
+ * transfer has ended. Its number stays known until cw_dma_poll() or
  * cw_dma_wait() has told a final state, or the callback, if there is one, has returned. -EXDEV if
  * neither buffer is this node's, -EINVAL for a range outside of its buffer, -ENOENT if a buffer or
  * its node has gone, -EACCES, -EAGAIN with too many transfers (CW_TRANSFERS_MAX), or if the system

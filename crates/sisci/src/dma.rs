@@ -376,8 +376,8 @@ impl DmaQueue {
     /// Posts what was gathered.
     ///
     /// # Errors
-    /// As [`DmaQueue::start`], and what was gathered stays so; [`Error::ILLEGAL_OPERATION`] if
-    /// nothing was.
+    /// As [`DmaQueue::start`]: with [`Error::MAX_ENTRIES`] what was gathered stays so, with others
+    /// it is lost. [`Error::ILLEGAL_OPERATION`] if nothing was gathered.
     ///
     /// # Safety
     /// As [`DmaQueue::start`].
