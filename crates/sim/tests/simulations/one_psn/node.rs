@@ -8,10 +8,10 @@ use causeway_sim::program::{Program, Setup, Shared};
 use causeway_sim::rng::Rng;
 use causeway_sim::world::Node;
 
-use crate::Defect;
-use crate::packet::Header;
-use crate::requester::Requester;
-use crate::responder::Responder;
+use super::Defect;
+use super::packet::Header;
+use super::requester::Requester;
+use super::responder::Responder;
 
 /// Tries for want of an acknowledgment, and one: `retry_cnt` of the simulator's queue pairs is 7.
 const TRIES: u32 = 8;

@@ -7,8 +7,8 @@ use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp};
 use causeway_proto::unit::Unit;
 use causeway_proto::{Bytes, Duration, Instant};
 
-use crate::Defect;
-use crate::packet::{Header, Opcode, Room, flag, packets, start, widen};
+use super::Defect;
+use super::packet::{Header, Opcode, Room, flag, packets, start, widen};
 
 /// Packets, or numbers kept free for answers, that may be under way when another request goes.
 const WINDOW: u64 = 64;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use causeway_proto::{Duration, Instant};
 use causeway_sim::rng::Rng;
 
-use crate::carrier::Defect;
+use super::carrier::Defect;
 
 /// What a stream is like.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use causeway_proto::ddp::{self, Segment};
 use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use causeway_proto::{Bytes, Instant};
 
-use crate::socket::Socket;
+use super::socket::Socket;
 
 /// Bytes of a frame's header: length of the body, kind, argument, number.
 const HEADER: usize = 4 + 1 + 1 + 8;

@@ -7,8 +7,8 @@ use causeway_proto::host::AtomicOp;
 use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use causeway_proto::unit::Unit;
 
-use crate::Defect;
-use crate::packet::{Header, Opcode, Room, flag, packets, start, widen};
+use super::Defect;
+use super::packet::{Header, Opcode, Room, flag, packets, start, widen};
 
 /// The answer to a READ or an atomic, which may be asked for again.
 #[derive(Debug)]

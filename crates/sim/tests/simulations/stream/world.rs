@@ -7,8 +7,8 @@ use causeway_proto::{Duration, Instant};
 use causeway_sim::program::{Program, Setup, Shared};
 use causeway_sim::rng::Rng;
 
-use crate::carrier::{Carrier, Defect};
-use crate::socket::{Faults, Socket, Wire};
+use super::carrier::{Carrier, Defect};
+use super::socket::{Faults, Socket, Wire};
 
 /// Turns without the clock advancing that mean a side spins: a stream may be cut into single bytes.
 const MAX_TURNS: u32 = 1_000_000;
