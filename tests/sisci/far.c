@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "far.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -16,6 +17,19 @@
 #define NUMBER 31
 #define DATA_NUMBER 32
 #define STORE "store"
+
+typedef int create_t(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+static volatile int no_threads;
+
+/* In the place of the C library's, also for libsisci.so. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+		void *(*function)(void *), void *argument)
+{
+	create_t *create = (create_t *)dlsym(RTLD_NEXT, "pthread_create");
+
+	return no_threads ? EAGAIN : create(thread, attributes, function, argument);
+}
 
 static void segments(void)
 {
@@ -178,6 +192,39 @@ static void transfers(void)
 	EXPECT(here[PAGE] == pattern(0, 3) && here[SIZE - 1] == pattern(SIZE - PAGE - 1, 3));
 	REFUSED(SCI_ERR_OUT_OF_RANGE, SCIStartDmaTransfer, queue, segment, remote, 0, SIZE, 1,
 			NO_CALLBACK, NO_ARG, NO_FLAGS);
+	end(&peer);
+}
+
+/* Entries that are posted together stay gathered while there can be no thread that carries them
+ * out. */
+static void gathered(void)
+{
+	sci_local_segment_t segment;
+	sci_remote_segment_t remote;
+	sci_dma_queue_t queue;
+	sci_error_t error;
+	struct peer peer;
+	sci_map_t local;
+	unsigned char *here;
+	sci_desc_t sd = begin(&peer, &remote);
+
+	here = offer(sd, &segment, &local, ID + 1, SIZE);
+	for (unsigned int i = 0; i < SIZE; i++)
+		here[i] = pattern(i, 11);
+	DO(SCICreateDMAQueue, sd, &queue, ADAPTER, 2, NO_FLAGS);
+	for (unsigned int at = 0; at < SIZE; at += SIZE / 2)
+		EXPECT(SCIEnqueueDMATransfer(queue, segment, remote, at, at, SIZE / 2, NO_FLAGS,
+				&error) == SCI_DMAQUEUE_GATHER && error == SCI_ERR_OK);
+#define POST queue, NO_CALLBACK, NO_ARG, NO_FLAGS
+	no_threads = 1;
+	REFUSED(SCI_ERR_SYSTEM, SCIPostDMAQueue, POST);
+	no_threads = 0;
+	EXPECT(SCIDMAQueueState(queue) == SCI_DMAQUEUE_GATHER);
+	DO(SCIPostDMAQueue, POST);
+	EXPECT(SCIWaitForDMAQueue(queue, LONG_MS, NO_FLAGS, &error) == SCI_DMAQUEUE_DONE);
+	EXPECT(error == SCI_ERR_OK);
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(here, SIZE));
 	end(&peer);
 }
 
@@ -508,6 +555,7 @@ int main(int argc, char *argv[])
 		{"copies between hosts", copies},
 		{"block transfers between hosts", blocks},
 		{"DMA between hosts", transfers},
+		{"gathered DMA between hosts", gathered},
 		{"interrupts of another host", interrupts},
 		{"a segment that its owner removes", removal},
 		{"a segment that another host has mapped is not removed", mapped_elsewhere},

@@ -96,7 +96,7 @@ impl Block {
                     drop(held);
                     outcome
                 });
-                queue.post(&Arc::new(Queue::new()), work, completion, false)?;
+                queue.post(&Arc::new(Queue::new()), false, || (work, completion))?;
                 Carried::ByThread(queue)
             };
             Ok(Arc::new(Block {

@@ -211,7 +211,7 @@ impl DmaQueue {
         let state = self.state.lock();
         self.check_room(&state)?;
         // SAFETY: the caller's promise.
-        unsafe { self.begin(library, (state, pieces), done, wait) }
+        unsafe { self.begin(library, (state, Some(pieces)), done, wait) }
     }
 
     /// Whether a transfer may be started.
@@ -225,19 +225,21 @@ impl DmaQueue {
         Ok(())
     }
 
-    /// Starts a transfer for which there is room.
+    /// Starts a transfer for which there is room, of what was gathered if no pieces are given. On
+    /// failure that stays gathered.
     ///
     /// # Safety
     /// As [`DmaQueue::start`].
     unsafe fn begin(
         self: &Arc<Self>,
         library: &'static Library,
-        (state, pieces): (MutexGuard<'_, Gathering>, Vec<Piece>),
+        (mut state, given): (MutexGuard<'_, Gathering>, Option<Vec<Piece>>),
         done: Option<Done>,
         wait: bool,
     ) -> Result<()> {
         let far = |piece: &Piece| matches!(piece.work, Work::There(_));
-        if self.remote.outstanding() > 0 || pieces.iter().any(far) {
+        let is_far = given.as_ref().unwrap_or(&state.pieces).iter().any(far);
+        if self.remote.outstanding() > 0 || is_far {
             let completion = match done {
                 None => Completion::None,
                 Some(done) => self.completion(library, &state, done),
@@ -245,8 +247,11 @@ impl DmaQueue {
             if self.queue.outstanding() == 0 {
                 self.queue.reset();
             }
-            let work: remote_queue::Work = Box::new(move |stop| transfer(pieces, stop));
-            let number = self.remote.post(&self.queue, work, completion, wait)?;
+            let number = self.remote.post(&self.queue, wait, || {
+                let pieces = given.unwrap_or_else(|| std::mem::take(&mut state.pieces));
+                let work: remote_queue::Work = Box::new(move |stop| transfer(pieces, stop));
+                (work, completion)
+            })?;
             drop(state);
             return match wait {
                 true => ended(self.remote.wait_for(number)),
@@ -254,6 +259,7 @@ impl DmaQueue {
             };
         }
         self.remote.reset();
+        let pieces = given.unwrap_or_else(|| std::mem::take(&mut state.pieces));
         let request = self.request(library, &state, pieces, done);
         // SAFETY: the caller's promise; what is held goes with the request.
         let transfer = unsafe {
@@ -376,8 +382,8 @@ impl DmaQueue {
     /// Posts what was gathered.
     ///
     /// # Errors
-    /// As [`DmaQueue::start`]: with [`Error::MAX_ENTRIES`] what was gathered stays so, with others
-    /// it is lost. [`Error::ILLEGAL_OPERATION`] if nothing was gathered.
+    /// As [`DmaQueue::start`]: what was gathered stays so if no transfer was started.
+    /// [`Error::ILLEGAL_OPERATION`] if nothing was gathered.
     ///
     /// # Safety
     /// As [`DmaQueue::start`].
@@ -387,14 +393,13 @@ impl DmaQueue {
         done: Option<Done>,
         wait: bool,
     ) -> Result<()> {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         if state.pieces.is_empty() {
             return Err(Error::ILLEGAL_OPERATION);
         }
         self.check_room(&state)?;
-        let pieces = std::mem::take(&mut state.pieces);
         // SAFETY: the caller's promise.
-        unsafe { self.begin(library, (state, pieces), done, wait) }
+        unsafe { self.begin(library, (state, None), done, wait) }
     }
 
     /// Makes an ended queue idle.

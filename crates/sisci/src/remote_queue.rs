@@ -121,13 +121,12 @@ impl RemoteQueue {
     /// number.
     ///
     /// # Errors
-    /// [`Error::SYSTEM`] without a thread.
+    /// [`Error::SYSTEM`] without a thread. `transfer` was not called then.
     pub fn post(
         &self,
         before: &Arc<Queue>,
-        work: Work,
-        completion: Completion,
         waited: bool,
+        transfer: impl FnOnce() -> (Work, Completion),
     ) -> Result<u64, Error> {
         let mut jobs = self.0.state.lock();
         if !waited && !jobs.thread {
@@ -145,6 +144,7 @@ impl RemoteQueue {
         }
         jobs.posted += 1;
         let number = jobs.posted;
+        let (work, completion) = transfer();
         jobs.waiting.push_back(Job {
             number,
             before: before.clone(),
@@ -283,7 +283,7 @@ mod tests {
         let post = |work: Work| {
             let ends = ends.clone();
             let tell = Completion::Brief(Box::new(move |state| ends.send(state).unwrap()));
-            queue.post(&engine, work, tell, false).unwrap()
+            queue.post(&engine, false, || (work, tell)).unwrap()
         };
         post(Box::new(move |_| gate.recv().map_err(|_| Error::SYSTEM)));
         post(Box::new(|_| Err(Error::TRANSFER_FAILED)));
@@ -313,14 +313,13 @@ mod tests {
                     .map_err(|_| Error::SYSTEM)
             })
         };
-        let number = queue.post(&engine, note(), Completion::None, true).unwrap();
+        let quiet = |work| move || (work, Completion::None);
+        let number = queue.post(&engine, true, quiet(note())).unwrap();
         assert_eq!(queue.wait_for(number), State::Done);
         assert_eq!(thread.recv(), Ok(std::thread::current().id()));
         assert!(!queue.0.state.lock().thread);
         for _ in 0..2 {
-            queue
-                .post(&engine, note(), Completion::None, false)
-                .unwrap();
+            queue.post(&engine, false, quiet(note())).unwrap();
             let by = Instant::now() + 100 * LINGER;
             queue.wait(Some(by));
             assert_eq!(queue.outstanding(), 0);
@@ -337,9 +336,12 @@ mod tests {
             }
             Err(Error::CANCELLED)
         });
-        queue.post(&engine, long, Completion::None, false).unwrap();
         let never: Work = Box::new(|_| panic!("it was aborted before"));
-        queue.post(&engine, never, Completion::None, false).unwrap();
+        for work in [long, never] {
+            queue
+                .post(&engine, false, || (work, Completion::None))
+                .unwrap();
+        }
         queue.abort();
         assert_eq!(
             (queue.state(), queue.outstanding()),
