@@ -39,6 +39,14 @@ impl Extents {
             .map(|(start, extent)| Span::new(*start, extent.end))
     }
 
+    /// Where the hollow mappings are.
+    #[cfg(test)]
+    pub fn emptied(&self) -> impl Iterator<Item = Span> {
+        self.0.iter().map(|(start, extent)| {
+            Span::new(*start, extent.end).at(extent.emptied.wrapping_add(*start))
+        })
+    }
+
     /// All of it, as if it were released.
     pub fn into_freed(self) -> impl Iterator<Item = Freed> {
         self.0.into_iter().map(|(start, extent)| Freed {

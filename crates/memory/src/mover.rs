@@ -410,6 +410,14 @@ impl Mover {
         }
     }
 
+    /// Where the hollow mappings are of what is in stores.
+    #[cfg(test)]
+    pub(crate) fn emptied(&self) -> Vec<Span> {
+        let registries = &self.lock().registries;
+        let emptied = registries.values().flat_map(|one| one.extents.emptied());
+        emptied.collect()
+    }
+
     /// Whether children made by fork lack the memory that is registered (`ibv_fork_init(3)`) or, as
     /// it is at first, get a private copy of it.
     pub fn fork_mode(&self, absent: bool) {

@@ -204,3 +204,33 @@ fn what_is_placed_stays_watched() {
             .expect("memory");
     }
 }
+
+/// The kernel joins a hollow mapping with a neighbour of its kind, and fills both with a huge page,
+/// if the program never touched the memory before it moved.
+#[test]
+fn what_comes_into_a_hollow_mapping_is_of_no_use() {
+    for usable in [u64::MAX, !feature::MOVE] {
+        let (mover, store) = (Mover::with_features(usable), store());
+        let area = area(CHUNK + 9 * PAGE);
+        let span = area.span();
+        let moved = moves(&mover, &store, span.start, span.len());
+        number(&area);
+        let emptied = mover.emptied();
+        assert_eq!(
+            emptied.iter().map(|hollow| hollow.len()).sum::<usize>(),
+            span.len()
+        );
+        for hollow in emptied {
+            let some = Span::new(hollow.start + PAGE, hollow.end - PAGE);
+            // SAFETY: memory of the mover's, which it does not look at now.
+            unsafe {
+                let advice = Advice::LinuxPopulateWrite;
+                rustix::mm::madvise(at(some.start), some.len(), advice).expect("madvise");
+                rustix::mm::mlock(at(some.start), some.len()).expect("mlock");
+            }
+        }
+        check_numbers(&area);
+        returns(&mover, moved);
+        check_numbers(&area);
+    }
+}

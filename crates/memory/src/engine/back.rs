@@ -7,13 +7,14 @@
 use super::{Engine, RW, shows};
 use crate::extents::Freed;
 use crate::pieces::Piece;
-use crate::span::{PAGE, Span};
+use crate::span::{CHUNK, PAGE, Span};
 use crate::store::{Handle, Store};
 use crate::sys::{self, Area, NoSignals};
 use crate::uffd::Trap;
 use crate::vma::Vma;
+use causeway_pins::Entry;
 use rustix::io::Errno;
-use rustix::mm::ProtFlags;
+use rustix::mm::{Advice, ProtFlags};
 use std::os::fd::AsFd;
 
 /// A hollow mapping in place of one that was used up.
@@ -100,6 +101,7 @@ impl Engine {
         let window = self.show(store, chunk, offset, vma.prot).map_err(unused)?;
         let events = &self.shared.events;
         events.register(shell, Trap::Missing).map_err(unused)?;
+        self.empty(shell).map_err(unused)?;
         let _signals = NoSignals::new();
         super::step("back.begun");
         let piece = Piece {
@@ -119,6 +121,24 @@ impl Engine {
             let _ = events.unregister(Span::new(chunk.start, chunk.start + done));
         }
         replaced
+    }
+
+    /// Empties an emptied mapping that is trapped again. As it lay there, the kernel may have joined
+    /// it with a neighbour, and filled both with a huge page: accesses to what is there would not be
+    /// trapped, and it could not be filled. Now it does neither.
+    fn empty(&self, shell: Span) -> Result<(), Errno> {
+        let mut map = [Entry::default(); CHUNK / PAGE];
+        let map = &mut map[..shell.len() / PAGE];
+        self.shared.pagemap.read(shell.start, map)?;
+        if !map.iter().any(|entry| entry.exists()) {
+            return Ok(());
+        }
+        // SAFETY: the emptied mapping is ours, and what is in it nobody's.
+        unsafe {
+            // The neighbour may have been locked.
+            let _ = rustix::mm::munlock(sys::at(shell.start), shell.len());
+            rustix::mm::madvise(sys::at(shell.start), shell.len(), Advice::LinuxDontNeed)
+        }
     }
 
     /// Moves the emptied mapping at `shell` over the pages of `piece`, and fills it with their
@@ -158,7 +178,7 @@ impl Engine {
             None
         };
         // Nobody has seen what is not filled: the store's pages are as they were.
-        window.advance(done);
+        window.skip(done);
         for part in self.emptied_parts(Span::new(target.start + done, target.end)) {
             let reached = target.end - window.span().len();
             window.skip(part.start - reached);
