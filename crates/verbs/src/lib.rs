@@ -21,6 +21,7 @@
 )]
 
 mod ah;
+mod buf;
 mod cm_trace;
 mod cq;
 mod cq_ex;

@@ -1,10 +1,12 @@
 //! Memory regions: `ibv_reg_mr(3)`, `ibv_rereg_mr(3)`.
 
 use crate::abi::{IbvMr, IbvMrInitAttr, IbvPd};
+use crate::buf::{self, Buf, MASK_ADDR};
 use crate::objects::{self, MrObject};
 use crate::{errno, live, pd};
 use causeway_identity::Access;
 use core::ffi::{c_int, c_uint, c_void};
+use core::ptr;
 
 /// `IBV_ACCESS_HUGETLB`: a hint about the pages; nothing here depends on it.
 const ACCESS_HUGETLB: u32 = 1 << 7;
@@ -20,8 +22,8 @@ const REREG_ERR_INPUT: c_int = -1;
 
 /// `IBV_REG_MR_MASK_IOVA`
 const MASK_IOVA: u64 = 1;
-/// `IBV_REG_MR_MASK_ADDR`
-const MASK_ADDR: u64 = 1 << 1;
+/// `IBV_REG_MR_MASK_BUF`
+const MASK_BUF: u64 = 1 << 5;
 
 /// The flags that matter to the device.
 fn access_flags(access: c_uint) -> u32 {
@@ -100,28 +102,72 @@ pub(crate) unsafe extern "C" fn reg_mr_iova2(
     unsafe { register(pd, addr, length, iova, access) }
 }
 
-/// `ibv_reg_mr_ex(3)`: memory by address only; no dma-buf, no DMA handle
+/// `ibv_reg_mr_ex(3)`: memory by address, of a buffer or not; no dma-buf, no DMA handle
 pub(crate) unsafe extern "C" fn reg_mr_ex(pd: *mut IbvPd, attr: *mut IbvMrInitAttr) -> *mut IbvMr {
-    // SAFETY: the caller passes a valid structure.
-    let attr = unsafe { &*attr };
-    if attr.comp_mask & MASK_ADDR == 0 || attr.comp_mask & !(MASK_ADDR | MASK_IOVA) != 0 {
-        return errno::null(libc::EOPNOTSUPP);
+    // SAFETY: the caller passes a structure that is valid up to `buf`, which older headers do not
+    // have, and with that if the mask says so; the rest is passed on.
+    unsafe {
+        let comp_mask = (*attr).comp_mask;
+        let known = IbvMrInitAttr {
+            length: (*attr).length,
+            access: (*attr).access,
+            comp_mask,
+            iova: (*attr).iova,
+            addr: (*attr).addr,
+            fd: (*attr).fd,
+            fd_offset: (*attr).fd_offset,
+            dmah: (*attr).dmah,
+            buf: match comp_mask & MASK_BUF {
+                0 => ptr::null_mut(),
+                _ => (*attr).buf,
+            },
+        };
+        register_by(pd, &known)
     }
-    let iova = if attr.comp_mask & MASK_IOVA != 0 {
-        attr.iova
-    } else {
-        attr.addr.addr() as u64
+}
+
+/// `ibv_reg_buf_mr(3)`
+pub(crate) unsafe extern "C" fn reg_buf_mr(
+    pd: *mut IbvPd,
+    buf: *mut Buf,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut IbvMr {
+    let attr = IbvMrInitAttr {
+        length,
+        access,
+        comp_mask: MASK_BUF | MASK_ADDR,
+        iova: 0,
+        addr,
+        fd: -1,
+        fd_offset: 0,
+        dmah: ptr::null_mut(),
+        buf: buf.cast(),
     };
     // SAFETY: passed on.
-    unsafe {
-        register(
-            pd,
-            attr.addr,
-            attr.length,
-            iova,
-            attr.access.cast_unsigned(),
-        )
+    unsafe { register_by(pd, &attr) }
+}
+
+/// Registers memory as a structure says.
+///
+/// # Safety
+/// As [`register`]; a buffer that is named is not freed meanwhile.
+unsafe fn register_by(pd: *mut IbvPd, attr: &IbvMrInitAttr) -> *mut IbvMr {
+    let mask = attr.comp_mask;
+    if mask & MASK_BUF != 0 && !buf::holds(pd, attr) {
+        return errno::null(libc::EINVAL);
     }
+    if mask & MASK_ADDR == 0 || mask & !(MASK_ADDR | MASK_IOVA | MASK_BUF) != 0 {
+        return errno::null(libc::EOPNOTSUPP);
+    }
+    let iova = match mask & MASK_IOVA {
+        0 => attr.addr.addr() as u64,
+        _ => attr.iova,
+    };
+    let access = attr.access.cast_unsigned();
+    // SAFETY: passed on.
+    unsafe { register(pd, attr.addr, attr.length, iova, access) }
 }
 
 /// `ibv_dereg_mr(3)`

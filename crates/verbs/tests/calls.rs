@@ -40,7 +40,14 @@ fn run(program: &Path, wire: &str) {
 
 #[test]
 fn calls_keep_the_conventions_of_their_manual_pages() {
-    let sources = ["calls.c", "pair.c", "queries.c", "traffic.c", "events.c"];
+    let sources = [
+        "calls.c",
+        "pair.c",
+        "queries.c",
+        "traffic.c",
+        "events.c",
+        "buffers.c",
+    ];
     let program = common::compile("calls", &sources);
     for wire in ["shm", "udp"] {
         run(&program, wire);

@@ -123,9 +123,9 @@ impl Engine {
         replaced
     }
 
-    /// Empties an emptied mapping that is trapped again. As it lay there, the kernel may have joined
-    /// it with a neighbour, and filled both with a huge page: accesses to what is there would not be
-    /// trapped, and it could not be filled. Now it does neither.
+    /// Empties an emptied mapping that is trapped again. As it lay there, the kernel may have
+    /// joined it with a neighbour, and filled both with a huge page: accesses to what is there
+    /// would not be trapped, and it could not be filled. Now it does neither.
     fn empty(&self, shell: Span) -> Result<(), Errno> {
         let mut map = [Entry::default(); CHUNK / PAGE];
         let map = &mut map[..shell.len() / PAGE];

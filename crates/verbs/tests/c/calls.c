@@ -11,6 +11,7 @@ int main(void)
 	check_queries(context);
 	check_creation(context);
 	check_unsupported(context);
+	check_buffers(context);
 	pair_create(&pair, context);
 	check_posting(&pair);
 	check_events(&pair);

@@ -56,6 +56,7 @@ int post_send(struct pair *pair, uint64_t id, unsigned int flags, uint32_t lengt
 void check_queries(struct ibv_context *context);
 void check_creation(struct ibv_context *context);
 void check_unsupported(struct ibv_context *context);
+void check_buffers(struct ibv_context *context);
 void check_posting(struct pair *pair);
 void check_extended(struct ibv_context *context);
 void check_events(struct pair *pair);
