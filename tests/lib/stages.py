@@ -105,6 +105,8 @@ def package_stages():
               ["tests/containers/run", "--image"], seconds=1500, asked=True),
         Stage("deb-trixie", "the same on Debian 13", ["tests/deb/run", "--suite", "trixie"],
               seconds=900, asked=True),
+        Stage("sid", "programs of Debian sid, with the newest rdma-core", ["tests/deb/sid"],
+              seconds=600, asked=True),
         Stage("upgrade", "Debian packages: the last tag's, upgraded while programs are connected",
               ["tests/deb/upgrade"], seconds=3000, asked=True),
         Stage("deb-again", "the Debian packages are built twice from source, and compared",
