@@ -5,7 +5,7 @@ mod common;
 
 use causeway_memory::{CHUNK, Mover, PAGE, Unmovable};
 use common::{Map, RW, at, moves, occupied, peer_word, returns, returns_in_part, store};
-use rustix::mm::{MapFlags, MlockFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MlockFlags, MprotectFlags, ProtFlags};
 use std::os::fd::AsFd;
 
 /// What moving this says, which changes nothing.
@@ -186,6 +186,9 @@ fn register_buffer(addr: usize, len: usize) -> std::os::fd::OwnedFd {
 fn fixed_buffers_of_an_io_uring() {
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(2 * CHUNK);
+    // A huge page is pinned as one, and may reach across the end of the first chunk.
+    // SAFETY: changes no contents.
+    unsafe { rustix::mm::madvise(at(map.addr), map.len, Advice::LinuxNoHugepage).expect("advice") };
     map.paint(1);
     let ring = register_buffer(map.addr + CHUNK + 5 * PAGE, 2 * PAGE);
     assert_eq!(refused(map.addr, map.len), Unmovable::Pinned);
