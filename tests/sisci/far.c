@@ -6,8 +6,8 @@
  */
 #define _GNU_SOURCE
 #include "far.h"
+#include "no_threads.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -17,19 +17,6 @@
 #define NUMBER 31
 #define DATA_NUMBER 32
 #define STORE "store"
-
-typedef int create_t(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-
-static volatile int no_threads;
-
-/* In the place of the C library's, also for libsisci.so. */
-int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-		void *(*function)(void *), void *argument)
-{
-	create_t *create = (create_t *)dlsym(RTLD_NEXT, "pthread_create");
-
-	return no_threads ? EAGAIN : create(thread, attributes, function, argument);
-}
 
 static void segments(void)
 {

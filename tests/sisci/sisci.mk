@@ -20,6 +20,8 @@ $(patsubst %,$(BUILD)/test/sisci/%,$(SISCI_TESTS) $(SISCI_CAST) session): $(BUIL
 	@mkdir -p $(@D)
 	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
 
+$(addprefix $(BUILD)/test/sisci/,threads far): tests/sisci/no_threads.h
+
 # `windows`, which finds the C library's functions before those of libsisci.so, as a program does
 # that has libsisci.so for another library's sake.
 $(BUILD)/test/sisci/behind: tests/sisci/windows.c \

@@ -3,8 +3,8 @@
  * signals, which are the program's. */
 #define _GNU_SOURCE
 #include "check.h"
+#include "no_threads.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <unistd.h>
@@ -15,19 +15,7 @@
 /* More than who starts a transfer copies itself where there is an engine's thread. */
 #define SIZE (8u << 20)
 
-typedef int create_t(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-
-static volatile int no_threads;
 static volatile int calls;
-
-/* In the place of the C library's, also for libsisci.so. */
-int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-		void *(*function)(void *), void *argument)
-{
-	create_t *create = (create_t *)dlsym(RTLD_NEXT, "pthread_create");
-
-	return no_threads ? EAGAIN : create(thread, attributes, function, argument);
-}
 
 static sci_callback_action_t on_segment(void *argument, sci_local_segment_t segment,
 		sci_segment_cb_reason_t reason, unsigned int node, unsigned int adapter,
