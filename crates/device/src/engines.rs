@@ -25,6 +25,7 @@ use crate::at::At;
 use crate::clock::Now;
 use crate::errno::Errno;
 use crate::qps::{Numbering, SLOTS};
+use crate::sleepers::{PortSource, Sleepers};
 use crate::state::State;
 
 /// Most engines of an endpoint.
@@ -93,6 +94,8 @@ pub(crate) struct Engines {
     of_rank: [AtomicU8; SLOTS],
     /// Watches the ports of all engines but the first.
     others: OwnedFd,
+    /// Who sleeps on that.
+    sleepers: Arc<Sleepers>,
 }
 
 // SAFETY: a field.
@@ -244,12 +247,17 @@ impl Engine {
 }
 
 impl Engines {
-    /// One.
+    /// One. `sleepers` sleep on its sources, and on those of engines to come.
     ///
     /// # Errors
     /// What epoll_create1(2) reports.
-    pub fn new(numbering: Numbering, first: State) -> Result<Self, Errno> {
+    pub fn new(
+        numbering: Numbering,
+        mut first: State,
+        sleepers: &Arc<Sleepers>,
+    ) -> Result<Self, Errno> {
         let others = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        first.udp.ports.set_sleepers(sleepers);
         let engines = [const { OnceLock::new() }; ENGINES_MAX];
         let _ = engines[0].set(Box::new(Engine::new(first)));
         Ok(Engines {
@@ -257,6 +265,7 @@ impl Engines {
             engines,
             of_rank: [const { AtomicU8::new(0) }; SLOTS],
             others,
+            sleepers: Arc::clone(sleepers),
         })
     }
 
@@ -296,7 +305,7 @@ impl Engines {
     /// # Errors
     /// What epoll_ctl(2) reports.
     pub fn add(&self, state: State) -> Result<&Engine, Errno> {
-        for source in state.udp.ports.sources() {
+        for (_, source) in state.udp.ports.sources() {
             self.watch(source)?;
         }
         let number = state.number;
@@ -318,6 +327,7 @@ impl Engines {
     pub fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let data = epoll::EventData::new_u64(0);
         epoll::add(&self.others, fd, data, epoll::EventFlags::IN).map_err(std::io::Error::from)?;
+        self.sleepers.enliven(PortSource::OtherEngines);
         Ok(())
     }
 

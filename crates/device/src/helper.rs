@@ -366,10 +366,9 @@ impl Helper {
         let single = [
             shared.hangup.watched(),
             input(shared.kick_fd()),
-            input(shared.doorbell.fd()),
+            input(shared.sleepers.doorbell.fd()),
         ];
-        let ports = shared.port_fds().map(input);
-        let mut fds: Vec<_> = single.into_iter().chain(ports).collect();
+        let mut fds: Vec<_> = single.into_iter().chain(shared.live_ports()).collect();
         let watched = if on_sources {
             &mut fds[..]
         } else {
@@ -399,7 +398,7 @@ impl Helper {
                 .heed(causeway_shm::drain(shared.kick_fd()));
         }
         if !doorbell.is_empty() {
-            shared.descriptors.heed(shared.doorbell.drain());
+            shared.sleepers.note_rung();
         }
         shared.note_errors(&fds[2..]);
         port || !doorbell.is_empty()

@@ -100,6 +100,7 @@ mod sharing;
 mod signals;
 mod silence;
 mod slab;
+mod sleepers;
 mod slots;
 mod spin;
 mod srq;

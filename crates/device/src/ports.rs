@@ -25,6 +25,7 @@ use crate::clock;
 use crate::closed_fds::Descriptors;
 use crate::errno::Errno;
 use crate::qps::Numbering;
+use crate::sleepers::{PortSource, Sleepers};
 use event::Source;
 
 /// Takes datagrams that came together: the rank of the slot they came to, where they came from and
@@ -94,6 +95,8 @@ pub(crate) struct Ports {
     descriptors: Arc<Descriptors>,
     /// How many of those count among this process's ([`peers`]).
     further: u32,
+    /// Who sleeps on the sources, if this is the first engine's.
+    sleepers: Option<Arc<Sleepers>>,
 }
 
 impl Ports {
@@ -114,7 +117,19 @@ impl Ports {
             bypass: false,
             descriptors: Arc::clone(descriptors),
             further: 0,
+            sleepers: None,
         })
+    }
+
+    /// Wakes who sleeps on the sources when something may come to another of them.
+    pub fn set_sleepers(&mut self, sleepers: &Arc<Sleepers>) {
+        self.sleepers = Some(Arc::clone(sleepers));
+    }
+
+    fn enliven(&self, source: PortSource) {
+        if let Some(sleepers) = &self.sleepers {
+            sleepers.enliven(source);
+        }
     }
 
     /// The rank of the slot that queue pair `qpn` is of.
@@ -136,6 +151,7 @@ impl Ports {
         if self.first.is_some() {
             event::watch(&self.watch, port.port.fd(), Source::main(rank))?;
             self.more += 1;
+            self.enliven(PortSource::Watch);
         } else {
             self.first = Some(rank);
             self.bypass = port.port.bypass_fd().is_some();
@@ -171,6 +187,7 @@ impl Ports {
             }
         }
         self.more += other.slots.iter().flatten().count();
+        self.enliven(PortSource::Watch);
         for (rank, slot) in std::mem::take(&mut other.slots).into_iter().enumerate() {
             let Some(mut slot) = slot else { continue };
             slot.port
@@ -189,13 +206,16 @@ impl Ports {
 
     /// What is readable when there is something to look at: the sockets of the first port, and what
     /// watches those of all others.
-    pub fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub fn sources(&self) -> impl Iterator<Item = (PortSource, BorrowedFd<'_>)> {
         let first = self.first.and_then(|rank| self.slots.get(rank)?.as_ref());
-        let main = first.map(|slot| slot.port.fd());
+        let own = |fd| (PortSource::Own, fd);
+        let main = first.map(|slot| own(slot.port.fd()));
+        let single = first.into_iter().flat_map(|slot| slot.port.connected_fds());
+        let single = single.enumerate();
         main.into_iter()
-            .chain(first.into_iter().flat_map(|slot| slot.port.connected_fds()))
-            .chain(first.and_then(|slot| slot.port.bypass_fd()))
-            .chain([self.watch.as_fd()])
+            .chain(single.map(|(index, fd)| (PortSource::Single(index), fd)))
+            .chain(first.and_then(|slot| slot.port.bypass_fd()).map(own))
+            .chain([(PortSource::Watch, self.watch.as_fd())])
     }
 
     /// Whether that port has a bypass to be looked at.

@@ -1,7 +1,7 @@
 //! What the program's threads, the helper and the broker thread share: the engines, what those have
 //! in common, and what threads wait on.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use causeway_fabric::{Address, AttachOptions, Attachment, WirePref};
 use causeway_look::Lookers;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
-use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, SegmentError};
+use causeway_shm::{Doorbell, Inbox, MrTable, Segment, SegmentError};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::net::sockopt::socket_recv_buffer_size;
@@ -27,8 +27,10 @@ use crate::limits::LIMITS;
 use crate::pds::Pds;
 use crate::peers::{Peers, refused};
 use crate::port_state::News;
+use crate::ports::Ports;
 use crate::qps::Numbering;
 use crate::slab::Slab;
+use crate::sleepers::{PortSource, Sleepers};
 use crate::slots::{SlotRanks, present, take_slot};
 use crate::state::Common;
 
@@ -49,12 +51,12 @@ pub(crate) struct Shared {
     pub news: Arc<News>,
     /// The sockets of the first engine's first port, what watches the others of that, and last what
     /// watches those of all other engines.
-    port_fds: Vec<OwnedFd>,
+    port_fds: Vec<(PortSource, OwnedFd)>,
     /// Which connections bear checksums.
     pub checksums: Checksums,
     /// The program's user wants wires to other hosts secured, whatever the broker says.
     pub wants_secured: bool,
-    pub doorbell: Doorbell,
+    pub sleepers: Arc<Sleepers>,
     /// Endpoints of peers on this host.
     pub peers: Peers,
     /// Multicast groups.
@@ -67,8 +69,6 @@ pub(crate) struct Shared {
     pub hangup: Hangup,
     /// The inbox again, for arming without the lock.
     inbox: Inbox,
-    /// Threads that sleep on the sources, or are about to.
-    armers: AtomicU32,
     /// Times the helper woke, not reported yet.
     pub wakeups: AtomicU64,
     /// Threads blocked in a call that wait on the sources themselves.
@@ -144,31 +144,31 @@ impl Shared {
         let mut state = common.new_state(0)?;
         state.udp.ports.add(numbering.rank_of(slot), first)?;
         state.add_slot(slot);
-        let sources = state.udp.ports.sources().map(dup);
-        let mut port_fds: Vec<_> = sources.collect::<Result<_, _>>()?;
+        let mut port_fds = sources(&state.udp.ports)?;
         let kick = new_eventfd()?;
         let broker_thread = BrokerThread::new()?;
         let single = [kick.as_fd(), doorbell.fd(), news.fd(), broker_thread.fd()];
         let hangup = Hangup::new()?;
         let descriptors = Arc::clone(&common.descriptors);
         descriptors.add(hangup.ends());
-        descriptors.add(single.into_iter().chain(state.udp.ports.sources()));
-        let engines = Engines::new(numbering, state)?;
-        port_fds.push(dup(engines.others())?);
-        descriptors.add(port_fds.iter().map(AsFd::as_fd));
+        let ports = state.udp.ports.sources().map(|(_, fd)| fd);
+        descriptors.add(single.into_iter().chain(ports));
+        let sleepers = Arc::new(Sleepers::new(doorbell, &descriptors));
+        let engines = Engines::new(numbering, state, &sleepers)?;
+        port_fds.push((PortSource::OtherEngines, dup(engines.others())?));
+        descriptors.add(port_fds.iter().map(|(_, fd)| fd.as_fd()));
         Ok(Shared {
             news,
             port_fds,
             checksums,
             wants_secured,
-            doorbell,
+            sleepers,
             peers: Peers::new(failure),
             groups: Groups::default(),
             known_secrets: Arc::default(),
             kick,
             hangup,
             inbox,
-            armers: AtomicU32::new(0),
             wakeups: AtomicU64::new(0),
             blocked: AtomicU32::new(0),
             lookers: Lookers::new(),
@@ -219,20 +219,17 @@ impl Shared {
         self.helper_sleep.how.store(how as u8, Ordering::SeqCst);
     }
 
-    /// Remembers which ports polled as in error; `ports` are [`Shared::port_fds`], polled. Of the
-    /// last of them, behind which others are, nobody knows.
+    /// Remembers which ports polled as in error; `ports` are [`Shared::live_ports`], polled. Of
+    /// that behind which others are nobody knows.
     pub fn note_errors(&self, ports: &[PollFd<'_>]) {
-        let Some((others, own)) = ports.split_last() else {
-            return;
-        };
-        if own.iter().any(|fd| fd.revents().contains(PollFlags::ERR)) {
-            self.engines.first().note_port_errors();
-        }
-        if !others.revents().is_empty() {
-            self.engines
-                .iter()
-                .skip(1)
-                .for_each(Engine::note_port_errors);
+        let others = self.port_fds.last().map(|(_, fd)| fd.as_raw_fd());
+        for fd in ports.iter().filter(|fd| !fd.revents().is_empty()) {
+            if Some(fd.as_fd().as_raw_fd()) == others {
+                let engines = self.engines.iter().skip(1);
+                engines.for_each(Engine::note_port_errors);
+            } else if fd.revents().contains(PollFlags::ERR) {
+                self.engines.first().note_port_errors();
+            }
         }
     }
 
@@ -240,43 +237,46 @@ impl Shared {
         self.kick.as_fd()
     }
 
-    /// What is readable when something has come to a UDP port, the first port first.
-    pub fn port_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.port_fds.iter().map(AsFd::as_fd)
+    /// What is readable when something has come to a UDP port, of those to which something may
+    /// have. To be asked by a thread that is going to sleep, after [`Shared::arm`].
+    pub fn live_ports(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let live = |(source, _): &&(PortSource, _)| self.sleepers.is_live(*source);
+        let live = self.port_fds.iter().filter(live);
+        live.map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
     }
 
     /// Bytes that a port's receive buffer takes.
     pub fn receive_buffer(&self) -> usize {
-        let port = self.port_fds().next();
-        port.map_or(0, |port| socket_recv_buffer_size(port).unwrap_or(0))
+        let port = self.port_fds.first();
+        port.map_or(0, |(_, port)| socket_recv_buffer_size(port).unwrap_or(0))
     }
 
     /// Asks peers to ring the doorbell. Whatever came before is found by looking once more.
     pub fn arm(&self) {
-        self.armers.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.add();
         self.inbox.arm();
     }
 
     /// Takes [`Shared::arm`] back. Where others still sleep, the doorbell is armed again, and the
     /// caller must look once more for what came in between.
     pub fn disarm(&self) {
-        if self.armers.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.sleepers.remove() == 0 {
             self.inbox.disarm();
         }
-        if self.armers.load(Ordering::SeqCst) > 0 {
+        if self.sleepers.count() > 0 {
             self.inbox.arm();
         }
     }
 
     /// Wakes a thread that sleeps on the sources.
     pub fn ring_own_doorbell(&self) {
-        self.descriptors.heed(self.doorbell.ring());
+        self.sleepers.ring();
     }
 
     /// Has the thread that sleeps on the sources look once more, since the state has changed. A
     /// thread that is about to sleep on them has armed before it looks for the last time.
     pub fn wake_watchers(&self) {
-        if self.armers.load(Ordering::SeqCst) > 0 {
+        if self.sleepers.count() > 0 {
             self.ring_own_doorbell();
         }
     }
@@ -308,6 +308,12 @@ fn new_inbox() -> Result<Arc<Segment>, OpenError> {
         }
         None => Inbox::create().map_err(failed),
     }
+}
+
+/// The sources of ports, to be slept on without the lock that those are under.
+fn sources(ports: &Ports) -> Result<Vec<(PortSource, OwnedFd)>, Errno> {
+    let sources = ports.sources();
+    sources.map(|(source, fd)| Ok((source, dup(fd)?))).collect()
 }
 
 pub(crate) fn new_eventfd() -> std::io::Result<OwnedFd> {

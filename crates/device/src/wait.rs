@@ -254,12 +254,9 @@ impl Shared {
             return Woken::Awake;
         }
         let timeout = earlier(deadline, until).map(|d| clock::timespec(d.since(now.get())));
-        let fds = [queue.as_fd(), self.doorbell.fd()];
-        let mut fds: Vec<_> = fds
-            .into_iter()
-            .chain(self.port_fds())
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
+        let own = [queue.as_fd(), self.sleepers.doorbell.fd()];
+        let own = own.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut fds: Vec<_> = own.into_iter().chain(self.live_ports()).collect();
         let hangup = fds.len();
         fds.push(self.hangup.watched());
         let slept = blocked.poll(&mut fds, timeout, allowed);
@@ -272,7 +269,7 @@ impl Shared {
         self.descriptors.look_after_sleep(clock::now(), sockets);
         self.note_errors(&fds[2..hangup]);
         if !fds[1].revents().is_empty() {
-            self.descriptors.heed(self.doorbell.drain());
+            self.sleepers.note_rung();
         }
         self.disarm();
         match slept {

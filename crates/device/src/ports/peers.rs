@@ -4,11 +4,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use causeway_netio::{Connected, Room};
+use causeway_netio::{Connected, Room, UdpPort};
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Ports, event};
+use crate::sleepers::PortSource;
 use event::Source;
 
 /// The part of the descriptors that this process may have (`RLIMIT_NOFILE`) that further sockets
@@ -124,7 +125,7 @@ impl Ports {
     /// Whether a look at the sockets for single peers of the first port may find something.
     pub fn may_have_connected(&self) -> bool {
         let first = self.first.and_then(|rank| self.get(rank));
-        first.is_some_and(causeway_netio::UdpPort::may_have_connected)
+        first.is_some_and(UdpPort::may_have_connected)
     }
 
     /// Takes it back; of any port.
@@ -185,7 +186,10 @@ impl Ports {
     /// The first port's sockets are looked at as befits how many are in use.
     fn note_peers(&mut self) {
         let first = self.first.and_then(|rank| self.get(rank));
-        let crowded = first.is_some_and(causeway_netio::UdpPort::is_crowded);
+        for index in first.into_iter().flat_map(UdpPort::bound_connected) {
+            self.enliven(PortSource::Single(index));
+        }
+        let crowded = first.is_some_and(UdpPort::is_crowded);
         self.crowded = crowded && self.watch_first().is_ok();
     }
 
@@ -207,6 +211,7 @@ impl Ports {
             watched.push(fd);
         }
         self.watches_first = true;
+        self.enliven(PortSource::Watch);
         Ok(())
     }
 }
@@ -224,8 +229,8 @@ mod tests {
     use std::sync::Arc;
 
     use causeway_identity::Slot;
-    use causeway_netio::{Received, Together, UdpPort};
-    use causeway_shm::FinalAckTable;
+    use causeway_netio::{Received, Together};
+    use causeway_shm::{Doorbell, FinalAckTable};
     use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
@@ -233,6 +238,7 @@ mod tests {
     use crate::port_state::News;
     use crate::ports::SlotPort;
     use crate::qps::Numbering;
+    use crate::sleepers::Sleepers;
 
     const IP: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -306,6 +312,40 @@ mod tests {
             other.close_connected(0, socket);
             assert!(other.get(0).is_some_and(|port| port.connected_users() < 8));
         }
+    }
+
+    #[test]
+    fn a_socket_that_gets_a_peer_wakes_who_sleeps() {
+        let (mut ports, _) = with_first();
+        let sleepers = Arc::new(Sleepers::new(
+            Doorbell::create().unwrap(),
+            &ports.descriptors,
+        ));
+        ports.set_sleepers(&sleepers);
+        let live = |ports: &Ports| {
+            let live = ports.sources().map(|(source, _)| source);
+            live.filter(|source| sleepers.is_live(*source))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(live(&ports), [PortSource::Own]);
+        sleepers.add();
+        let socket = ports.open_connected(IP, SocketAddr::new(IP, 9)).unwrap();
+        let single = PortSource::Single(socket.index());
+        assert_eq!(live(&ports), [PortSource::Own, single]);
+        assert!(sleepers.doorbell.drain().unwrap());
+        ports.close_connected(0, socket);
+        assert_eq!(
+            live(&ports),
+            [PortSource::Own, single],
+            "what came before is there"
+        );
+        let mut next = 10..;
+        while !ports.watches_first() {
+            let peer = SocketAddr::new(IP, next.next().unwrap());
+            ports.open_connected(IP, peer).unwrap();
+        }
+        assert!(live(&ports).contains(&PortSource::Watch));
+        assert!(sleepers.doorbell.drain().unwrap());
     }
 
     #[test]

@@ -31,6 +31,12 @@ impl UdpPort {
         self.connected.iter().map(ConnectedSocket::fd)
     }
 
+    /// Which of them have an address of this host: to the others nothing has come.
+    pub fn bound_connected(&self) -> impl Iterator<Item = usize> {
+        let all = self.connected.iter().enumerate();
+        all.filter_map(|(index, peer)| peer.src().map(|_| index))
+    }
+
     /// Whether more of them are in use than are best looked at one after the other: one look at an
     /// epoll descriptor that watches all costs less.
     #[must_use]
