@@ -2,9 +2,9 @@
 //! polls or waits, under an engine's lock.
 
 mod at_once;
+mod rings;
 mod short;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use causeway_fabric::services::Leave;
@@ -16,16 +16,12 @@ use crate::arrivals;
 use crate::broker_request::BrokerRequest;
 use crate::clock::{self, Now};
 use crate::core::Core;
-use crate::hot::Hot;
 use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::qps::Numbered;
 use crate::state::State;
 use crate::udp::{GATHER_POSTS, Port};
 use short::Found;
 
-/// Rings polled on every progress; with more connected, those quiet the longest announce
-/// themselves in the inbox instead.
-const HOT_RINGS: usize = 16;
 /// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much
 /// as the rest of a fruitless pass.
 const PASSES_PER_TIME: u32 = 16;
@@ -111,70 +107,6 @@ impl State {
         self.carry_over_counts();
         now.get();
         self.progress(now) || self.advance(Some(Port::Everywhere), now)
-    }
-
-    fn poll_rings(&mut self, now: &Now) -> bool {
-        let unsettled = self.unsettled.len();
-        let mut worked = self.poll_hot(now);
-        if self.hot.len() > HOT_RINGS {
-            self.set_excess_cold();
-        }
-        if unsettled > 0 {
-            self.settle(unsettled);
-        }
-        if self.inbox.is_empty(self.slots) || self.core.enough {
-            return worked;
-        }
-        let (mut announced, qps) = (Vec::new(), &self.qps);
-        self.inbox
-            .take(self.slots, |bit| announced.extend(qps.number_of_bit(bit)));
-        for qpn in announced {
-            worked |= self.poll_ring(qpn, now);
-            // It may have been announced for room alone.
-            self.touch(qpn);
-            self.set_hot(qpn);
-        }
-        worked
-    }
-
-    /// Polls the hot rings, each pass beginning with another, until a program that waits for events
-    /// has enough to do. What has come since waits for the next pass: so it finds what it would
-    /// have found on a NIC that raised the interrupt a moment ago, and not all that piled up while
-    /// it awoke. perftest, for one, takes no more completions for an event than one queue pair has
-    /// receives, and then waits for an event again.
-    fn poll_hot(&mut self, now: &Now) -> bool {
-        let mut worked = false;
-        self.core.enough = false;
-        let rings = self.hot.len();
-        self.turn = self.turn.wrapping_add(1);
-        for step in 0..rings {
-            let at = (self.turn + step) % rings;
-            let Some(Hot {
-                qpn,
-                probe,
-                unclear,
-                ..
-            }) = self.hot.get_mut(at)
-            else {
-                continue;
-            };
-            // Who posts to a queue pair need not wait for a look at its ring.
-            if !std::mem::take(unclear) & !probe.look_at_all() {
-                continue;
-            }
-            let qpn = *qpn;
-            if self.poll_ring(qpn, now) {
-                worked = true;
-                // There may be more, or only the peer's word that it is leaving.
-                if let Some(hot) = self.hot.get_mut(at) {
-                    hot.unclear = true;
-                }
-            }
-            if self.core.enough {
-                break;
-            }
-        }
-        worked
     }
 
     /// Tells peers what the first `most` unsettled rings have taken and acknowledged. Not in the
@@ -270,57 +202,6 @@ impl State {
             self.pending.push(qpn);
         }
         worked
-    }
-
-    /// Polls the ring of `qpn` on every progress from now on.
-    pub fn set_hot(&mut self, qpn: u32) {
-        let Some(cell) = self.qps.get(qpn) else {
-            return;
-        };
-        let mut guard = cell.entry.lock();
-        let entry = &mut *guard;
-        let Link::Ring(ring) = &mut entry.link else {
-            return;
-        };
-        if std::mem::replace(&mut entry.hot, true) {
-            return;
-        }
-        ring.set_hot(true);
-        self.hot.push(Hot {
-            qpn,
-            cell: Arc::clone(cell),
-            probe: ring.probe(),
-            unclear: true,
-        });
-    }
-
-    /// Leaves it to their peers to announce what happens on those that have been hot the longest of
-    /// more than [`HOT_RINGS`]. Asked in each pass: a burst on many keeps all hot for a while.
-    fn set_excess_cold(&mut self) {
-        let excess = self.hot.len().saturating_sub(HOT_RINGS);
-        let longest: Vec<Hot> = self.hot.drain(..excess).collect();
-        self.first_ring = self.first_ring.saturating_sub(excess);
-        for hot in longest {
-            self.set_cold(hot);
-        }
-    }
-
-    /// Leaves it to the peer to announce what happens on a ring that was polled.
-    fn set_cold(&mut self, hot: Hot) {
-        let Some(mut guard) = self.qps.find(hot.qpn) else {
-            return;
-        };
-        let entry = &mut *guard;
-        let Link::Ring(ring) = &mut entry.link else {
-            return;
-        };
-        if ring.set_hot(false) {
-            entry.hot = false;
-            entry.poster.counts.carry_over(&self.core.stats);
-        } else {
-            // Something has just come: it stays hot, and its turn to become cold comes again.
-            self.hot.push(hot);
-        }
     }
 
     fn poll_udp(&mut self, now: Instant, port: Port) -> bool {

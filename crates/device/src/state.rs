@@ -50,6 +50,8 @@ pub(crate) struct State {
     /// Passes over them, and which of them the next short one begins with.
     pub turn: usize,
     pub first_ring: usize,
+    /// Which of them the next long one begins with.
+    pub next_ring: usize,
     /// Rings on which something was received that the peer has not been told of.
     pub unsettled: Vec<u32>,
     /// Connections over UDP whose acknowledgment waits for a reply of the program's to carry it.
@@ -193,6 +195,7 @@ impl Common {
             hot: Vec::new(),
             turn: 0,
             first_ring: 0,
+            next_ring: 0,
             unsettled: Vec::new(),
             awaiting: Vec::new(),
             pending: Vec::new(),

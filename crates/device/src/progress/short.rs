@@ -4,7 +4,7 @@
 use causeway_biased_lock::hurry;
 use causeway_shm::ring::{Probe, Seen};
 
-use super::HOT_RINGS;
+use super::rings::HOT_RINGS;
 use crate::clock::Now;
 use crate::core::Core;
 use crate::cq::Looked;

@@ -12,6 +12,7 @@ mod introduced;
 mod leaving;
 mod memory;
 mod peer;
+mod portions;
 mod shorts;
 mod side;
 mod silent;

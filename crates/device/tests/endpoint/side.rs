@@ -100,9 +100,18 @@ impl Side {
         Side::with(broker.open().expect("an endpoint"), None, false)
     }
 
+    /// On the endpoint of another side, whose completion queue is this one's, too.
+    pub fn beside(other: &Side) -> Side {
+        Side::on(Arc::clone(&other.context), Arc::clone(&other.cq), true)
+    }
+
     fn with(context: Arc<Context>, channel: Option<&Arc<CompChannel>>, sq_sig_all: bool) -> Side {
-        let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(4 * DEPTH, channel, 0).unwrap();
+        Side::on(context, cq, sq_sig_all)
+    }
+
+    fn on(context: Arc<Context>, cq: Arc<Cq>, sq_sig_all: bool) -> Side {
+        let pd = context.alloc_pd().unwrap();
         let init = QpInit {
             qp_type: QPT_RC,
             send_cq: Arc::clone(&cq),
