@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use causeway_identity::MULTICAST_PORT;
@@ -26,13 +25,31 @@ pub(crate) struct Groups(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    v4: Option<UdpPort>,
-    v6: Option<UdpPort>,
+    v4: Option<GroupPort>,
+    v6: Option<GroupPort>,
     members: HashMap<IpAddr, Vec<u32>>,
     /// What is sealed for them, once the secrets of any are known: nothing else is opened.
     sealed: Option<Box<SealedGroups>>,
-    /// Tells the thread that receives that there is another port, or that it is to end.
+    /// Tells the thread that receives, where there is one, that there is another port, or that it
+    /// is to end.
     wake: Option<Arc<Owned>>,
+}
+
+/// The port of a family.
+struct GroupPort {
+    port: UdpPort,
+    /// A descriptor of it, to be waited for without the lock. Made with the port: who attaches the
+    /// first queue pair hears that there can be none, and not the thread that receives.
+    watched: Arc<Owned>,
+}
+
+impl GroupPort {
+    fn bind(any: IpAddr) -> Result<Self, Errno> {
+        let port = UdpPort::bind_shared(SocketAddr::new(any, MULTICAST_PORT))?;
+        let watched = Owned::new(port.fd().try_clone_to_owned()?, "a port of multicast");
+        let watched = Arc::new(watched);
+        Ok(GroupPort { port, watched })
+    }
 }
 
 impl Inner {
@@ -42,10 +59,24 @@ impl Inner {
             IpAddr::V4(_) => (&mut self.v4, IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
             IpAddr::V6(_) => (&mut self.v6, IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
         };
-        if let Some(port) = slot {
-            return Ok(port);
+        let slot = match slot {
+            Some(slot) => slot,
+            None => slot.insert(GroupPort::bind(any)?),
+        };
+        Ok(&mut slot.port)
+    }
+
+    /// Has a thread receive from the ports there are; `start` starts it.
+    fn watch(&mut self, start: impl FnOnce(Arc<Owned>) -> Result<(), Errno>) -> Result<(), Errno> {
+        if let Some(wake) = &self.wake {
+            return Ok(wake.signal()?);
         }
-        Ok(slot.insert(UdpPort::bind_shared(SocketAddr::new(any, MULTICAST_PORT))?))
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = eventfd(0, flags).map_err(std::io::Error::from)?;
+        let wake = Arc::new(Owned::new(wake, "the wake-up of multicast"));
+        start(Arc::clone(&wake))?;
+        self.wake = Some(wake);
+        Ok(())
     }
 
     /// Has the host receive what is sent to a group, on every interface with a GID.
@@ -77,35 +108,37 @@ fn interfaces() -> Vec<u32> {
 }
 
 impl Groups {
-    /// Makes a queue pair a member of a group. Returns what wakes the thread that receives, where
-    /// that has to be started.
+    /// Makes a queue pair a member of a group. The first one needs a thread that receives, which
+    /// `start` starts, given what wakes it.
     ///
     /// # Errors
-    /// ENOMEM beyond the device's limits, what the host refuses to join a group with.
-    pub fn join(&self, group: IpAddr, qpn: u32) -> Result<Option<Arc<Owned>>, Errno> {
+    /// ENOMEM beyond the device's limits, EMFILE, what the host refuses to join a group with, what
+    /// `start` reports. The queue pair is no member then.
+    pub fn join(
+        &self,
+        group: IpAddr,
+        qpn: u32,
+        start: impl FnOnce(Arc<Owned>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let mut groups = self.0.lock();
         let known = groups.members.get(&group);
         if known.is_some_and(|members| members.contains(&qpn)) {
-            return Ok(None);
+            return Ok(());
         }
         let attached = known.map_or(0, Vec::len);
         let full = known.is_none() && groups.members.len() >= LIMITS.max_mcast_grp as usize;
         if full || attached >= LIMITS.max_mcast_qp_attach as usize {
             return Err(Errno(libc::ENOMEM));
         }
-        if known.is_none() {
+        let is_first = known.is_none();
+        groups.port(group)?;
+        groups.watch(start)?;
+        // Last: neither the host nor the queue pair is to be a member without a receiver.
+        if is_first {
             groups.join(group)?;
         }
         groups.members.entry(group).or_default().push(qpn);
-        if let Some(wake) = &groups.wake {
-            wake.signal()?;
-            return Ok(None);
-        }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = eventfd(0, flags).map_err(std::io::Error::from)?;
-        let wake = Arc::new(Owned::new(wake, "the wake-up of multicast"));
-        groups.wake = Some(Arc::clone(&wake));
-        Ok(Some(wake))
+        Ok(())
     }
 
     /// A queue pair is a member of a group no longer.
@@ -146,16 +179,14 @@ impl Groups {
     pub fn are_intact(&self) -> bool {
         let groups = self.0.lock();
         let mut ports = [&groups.v4, &groups.v6].into_iter().flatten();
-        ports.all(|port| port.check().is_ok())
+        ports.all(|port| port.port.check().is_ok())
     }
 
     /// Descriptors of the ports there are, for waiting without the lock.
-    pub fn descriptors(&self) -> Vec<OwnedFd> {
+    pub fn descriptors(&self) -> Vec<Arc<Owned>> {
         let groups = self.0.lock();
         let ports = [&groups.v4, &groups.v6].into_iter().flatten();
-        ports
-            .filter_map(|port| port.fd().try_clone_to_owned().ok())
-            .collect()
+        ports.map(|port| Arc::clone(&port.watched)).collect()
     }
 
     /// The secrets of a group.
@@ -200,7 +231,7 @@ impl Groups {
                 }
             });
         }
-        for port in [v4, v6].into_iter().flatten() {
+        for GroupPort { port, .. } in [v4, v6].into_iter().flatten() {
             let _ = port.take_errors(|_| {});
             let _ = port.recv(|from, to, bytes| {
                 let arrival = Arrival { from, to, bytes };

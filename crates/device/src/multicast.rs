@@ -17,13 +17,13 @@ impl Shared {
     /// Makes a queue pair a member of a group, and receives what is sent to it from now on.
     ///
     /// # Errors
-    /// ENOMEM beyond the device's limits, what the host refuses to join a group with.
+    /// ENOMEM beyond the device's limits, EMFILE, EAGAIN where there can be no thread, what the
+    /// host refuses to join a group with. The queue pair is no member then.
     pub fn join(self: &Arc<Self>, group: IpAddr, qpn: u32) -> Result<(), Errno> {
-        let Some(wake) = self.groups.join(group, qpn)? else {
-            return Ok(());
-        };
-        let shared = Arc::clone(self);
-        crate::threads::spawn("causeway-mcast", move || run(&shared, &wake)).map(drop)
+        self.groups.join(group, qpn, |wake| {
+            let shared = Arc::clone(self);
+            crate::threads::spawn("causeway-mcast", move || run(&shared, &wake)).map(drop)
+        })
     }
 }
 

@@ -6,7 +6,9 @@
 
 mod answers;
 mod broker;
+mod denied;
 mod engines;
+mod groups;
 mod in_process;
 mod introduced;
 mod leaving;
