@@ -24,6 +24,7 @@ use rustix::event::epoll;
 use crate::at::At;
 use crate::clock::Now;
 use crate::errno::Errno;
+use crate::ports::watch_all;
 use crate::qps::{Numbering, SLOTS};
 use crate::sleepers::{PortSource, Sleepers};
 use crate::state::State;
@@ -305,9 +306,7 @@ impl Engines {
     /// # Errors
     /// What epoll_ctl(2) reports.
     pub fn add(&self, state: State) -> Result<&Engine, Errno> {
-        for (_, source) in state.udp.ports.sources() {
-            self.watch(source)?;
-        }
+        self.watch(state.udp.ports.sources().map(|(_, source)| source))?;
         let number = state.number;
         let engine = Box::new(Engine::new(state));
         if let Some(place) = self.engines.get(usize::from(number)) {
@@ -320,13 +319,13 @@ impl Engines {
         self.numbering
     }
 
-    /// Watches one more socket of an engine that is not the first.
+    /// Watches more sockets of an engine that is not the first.
     ///
     /// # Errors
-    /// What epoll_ctl(2) reports.
-    pub fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// What epoll_ctl(2) reports; then none of them is watched.
+    pub fn watch<'a>(&self, fds: impl IntoIterator<Item = BorrowedFd<'a>>) -> Result<(), Errno> {
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&self.others, fd, data, epoll::EventFlags::IN).map_err(std::io::Error::from)?;
+        watch_all(&self.others, fds.into_iter().map(|fd| (fd, data)))?;
         self.sleepers.enliven(PortSource::OtherEngines);
         Ok(())
     }

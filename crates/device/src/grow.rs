@@ -1,6 +1,7 @@
 //! Numbers for queue pairs, of slots that are added as they are wanted, and engines for them.
 
 use causeway_biased_lock::BiasedGuard;
+use causeway_identity::Slot;
 use causeway_netio::UdpPort;
 use parking_lot::MutexGuard;
 
@@ -9,6 +10,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::{Errno, OpenError};
 use crate::kernel_limits;
+use crate::ports::SlotPort;
 use crate::shared::Shared;
 use crate::slots::{SlotRanks, present, take_slot};
 use crate::state::State;
@@ -170,13 +172,33 @@ impl Shared {
             port
         };
         let port = present(&self.control, slot, port)?;
-        if is_first {
-            for fd in sockets(&port.port) {
-                self.engines.watch(fd)?;
-            }
+        if let Err(error) = self.add_port(engine, is_first, (slot, port)) {
+            // Otherwise it would count among those that the endpoint may have, and the duplicate of
+            // its socket would keep the port from everybody.
+            let _ = self.control.remove_slot(slot);
+            return Err(error.into());
         }
-        let rank = numbering.rank_of(slot);
+        alone.take(numbering.rank_of(slot));
+        Ok(())
+    }
+
+    /// Gives an engine a slot that the broker knows, with its port. `is_first`: the engine has
+    /// none.
+    ///
+    /// # Errors
+    /// What epoll_ctl(2) reports; then nothing has changed, but the port is closed.
+    fn add_port(
+        &self,
+        engine: &Engine,
+        is_first: bool,
+        (slot, port): (Slot, SlotPort),
+    ) -> Result<(), Errno> {
+        if is_first {
+            self.engines.watch(sockets(&port.port))?;
+        }
+        let rank = self.engines.numbering().rank_of(slot);
         let mut state = engine.state.lock();
+        // Watches what is not the engine's first itself, and fails only then.
         state.udp.ports.add(rank, port)?;
         // What fails before is closed again, and is not to be missed.
         if let Some(port) = state.udp.ports.get(rank) {
@@ -184,7 +206,6 @@ impl Shared {
         }
         state.add_slot(slot);
         self.engines.assign(slot, engine);
-        alone.take(rank);
         Ok(())
     }
 }

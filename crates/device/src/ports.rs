@@ -27,6 +27,7 @@ use crate::errno::Errno;
 use crate::qps::Numbering;
 use crate::sleepers::{PortSource, Sleepers};
 use event::Source;
+pub(crate) use event::watch_all;
 
 /// Takes datagrams that came together: the rank of the slot they came to, where they came from and
 /// to, their bytes.
@@ -173,19 +174,10 @@ impl Ports {
     /// # Errors
     /// As [`Ports::add`]; then nothing has changed.
     pub fn absorb(&mut self, other: &mut Ports) -> Result<(), Errno> {
-        let mut watched = Vec::new();
-        for (rank, slot) in other.slots.iter().enumerate() {
-            let Some(slot) = slot else { continue };
-            for (fd, source) in event::sources(rank, &slot.port) {
-                if let Err(error) = event::watch(&self.watch, fd, source) {
-                    for fd in watched {
-                        let _ = epoll::delete(&self.watch, fd);
-                    }
-                    return Err(error.into());
-                }
-                watched.push(fd);
-            }
-        }
+        let slots = other.slots.iter().enumerate();
+        let slots = slots.filter_map(|(rank, slot)| Some((rank, slot.as_ref()?)));
+        let sources = slots.flat_map(|(rank, slot)| event::sources(rank, &slot.port));
+        watch_all(&self.watch, sources)?;
         self.more += other.slots.iter().flatten().count();
         self.enliven(PortSource::Watch);
         for (rank, slot) in std::mem::take(&mut other.slots).into_iter().enumerate() {

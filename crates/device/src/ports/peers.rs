@@ -200,16 +200,7 @@ impl Ports {
         }
         let rank = self.first.ok_or(io::ErrorKind::NotFound)?;
         let port = self.get(rank).ok_or(io::ErrorKind::NotFound)?;
-        let mut watched = Vec::new();
-        for (fd, source) in event::sources(rank, port) {
-            if let Err(error) = event::watch(&self.watch, fd, source) {
-                for fd in watched {
-                    let _ = epoll::delete(&self.watch, fd);
-                }
-                return Err(error);
-            }
-            watched.push(fd);
-        }
+        event::watch_all(&self.watch, event::sources(rank, port))?;
         self.watches_first = true;
         self.enliven(PortSource::Watch);
         Ok(())

@@ -8,6 +8,7 @@ use causeway_identity::{Access, Slot};
 use causeway_proto::types::{QpCap, SendOp};
 
 use crate::broker::{Broker, until};
+use crate::denied::denied;
 use crate::side::{Side, connect, exchange};
 
 /// Rounds of each thread.
@@ -115,6 +116,33 @@ fn a_queue_pair_that_completes_to_queues_of_both_makes_them_one() {
     for (one, other) in &late {
         exchange(one, other, 1);
     }
+}
+
+/// The slots of a side's endpoint.
+fn slots(broker: &Broker, side: &Side) -> Vec<Slot> {
+    let own = slot(side).unwrap();
+    broker.with_tables(|tables| {
+        let mut endpoints = tables.endpoints.values();
+        let endpoint = endpoints.find(|known| known.slots.contains(&own));
+        endpoint.unwrap().slots.clone()
+    })
+}
+
+#[test]
+fn a_slot_whose_port_cannot_be_watched_is_given_back() {
+    let broker = Broker::start();
+    let [(a, _a_peer), (b, _b_peer)] = two_pairs(&broker);
+    // Leaves an engine without a slot, which the next queue pair that is on its own gets one for.
+    let both = join(&a.context, &a, &b);
+    let before = slots(&broker, &a);
+    let beside = || Side::of(Arc::clone(&a.context));
+    let first = denied(&[libc::SYS_epoll_ctl], libc::ENOSPC, beside);
+    assert!(before.contains(&slot(&first).unwrap()), "it is not alone");
+    assert_eq!(broker.calls("remove_slot"), u32::from(has_several()));
+    assert_eq!(slots(&broker, &a), before);
+    let second = beside();
+    assert_eq!(!before.contains(&slot(&second).unwrap()), has_several());
+    both.destroy().unwrap();
 }
 
 #[test]

@@ -194,8 +194,13 @@ impl BrokerService for Turn<'_> {
         Ok(().into())
     }
 
-    fn remove_slot(&mut self, _: SlotRequest, _: Vec<OwnedFd>) -> Outcome<()> {
-        unknown()
+    fn remove_slot(&mut self, request: SlotRequest, _: Vec<OwnedFd>) -> Outcome<()> {
+        let slot = Slot::new(request.slot).ok_or(Errno::INVAL)?;
+        let endpoint = self.tables.endpoints.get_mut(&self.endpoint);
+        let slots = &mut endpoint.ok_or(Errno::INVAL)?.slots;
+        let at = slots.iter().position(|known| *known == slot);
+        slots.remove(at.ok_or(Errno::NOENT)?);
+        Ok(().into())
     }
 
     fn connect(&mut self, request: ConnectBody, _: Vec<OwnedFd>) -> Outcome<ConnectReply> {
