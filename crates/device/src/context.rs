@@ -61,7 +61,7 @@ impl Context {
     /// the device has failed and there is none left; [`Errno::CANCELLED`].
     pub fn get_async_event(&self, allowed: Allowed) -> Result<AsyncEvent, Errno> {
         let shared = &self.endpoint.shared;
-        shared.wait(&self.events.queue, None, allowed, || self.events.pop())
+        shared.wait_aside(&self.events.queue, allowed, || self.events.pop())
     }
 
     /// Acknowledges an event (`ibv_ack_async_event(3)`).

@@ -1,9 +1,9 @@
 //! The helper thread: progress while the program neither polls nor waits.
 //!
-//! A program that polls makes its own progress, and one that blocks in a call waits on the sources
-//! itself. Otherwise it is the helper that sleeps on the sources, using no time at all, and makes
-//! progress when one calls: one-sided operations on a program that computes, or that spins on its
-//! memory, proceed.
+//! A program that polls makes its own progress, and one that blocks in a call for completions waits
+//! on the sources itself. Otherwise it is the helper that sleeps on the sources, using no time at
+//! all, and makes progress when one calls: one-sided operations on a program that computes, or that
+//! spins on its memory, proceed.
 //!
 //! To be woken for what the program would have polled a moment later ruins both on few processors.
 //! So the helper counts the times that it was woken in vain, because the program had been quicker:
@@ -36,6 +36,8 @@ use crate::threads;
 /// all processors are busy.
 const TICK_FIRST: Duration = Duration::from_micros(200);
 const TICK_LAST: Duration = closed_fds::LOOK_LAST;
+/// How often objects are counted while threads are blocked.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Wakes in a row for which the program had been quicker that prove it to be polling.
 const VAIN_WAKES: u32 = 3;
 /// A program whose last call is further back than this is not polling just now.
@@ -60,6 +62,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
             seen: shared.activity(),
             arms: 0,
             due: FAR,
+            counted: Instant(0),
             tick: TICK_FIRST,
             vain: 0,
             woken: false,
@@ -139,6 +142,8 @@ struct Helper {
     looks: LookOn,
     /// It has slept to let the program reply to what came last.
     has_stepped_back: bool,
+    /// When it last counted objects while threads were blocked.
+    counted: Instant,
     /// It has asked for short slices of processor time: so it has the processor soon after a sleep,
     /// though a thread of the program spins there.
     is_prompt: bool,
@@ -165,6 +170,9 @@ impl Helper {
                 return;
             }
             let blocked = self.shared.blocked.load(Ordering::SeqCst) > 0;
+            if blocked {
+                self.count_now_and_then();
+            }
             if blocked && !self.has_called() {
                 self.park();
             } else if blocked {
@@ -181,6 +189,16 @@ impl Helper {
                 }
                 self.sleep_on_sources();
             }
+        }
+    }
+
+    /// Counts objects for who looks at the endpoint from outside, since threads that block again
+    /// and again keep this one off the sources.
+    fn count_now_and_then(&mut self) {
+        let now = clock::now();
+        if now.since(self.counted) >= COUNT_EVERY {
+            self.counted = now;
+            self.shared.count_objects();
         }
     }
 
@@ -313,11 +331,7 @@ impl Helper {
         let (mut until, mut replies, mut broker_requests) = (None, false, false);
         let step_back = !self.has_stepped_back;
         shared.engines.each(|engine, state| {
-            let wakeups = match engine.number {
-                0 => shared.wakeups.swap(0, Ordering::Relaxed),
-                _ => 0,
-            };
-            state.count_objects(wakeups);
+            state.count_objects(shared.take_wakeups(engine));
             until = earlier(until, state.timers.next());
             until = earlier(until, state.look_for_silence(now));
             broker_requests |= !state.broker_requests.is_empty();

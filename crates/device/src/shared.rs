@@ -233,6 +233,20 @@ impl Shared {
         }
     }
 
+    /// Wakes of the helper that are to be reported with an engine's counters: all with the first's.
+    pub fn take_wakeups(&self, engine: &Engine) -> u64 {
+        match engine.number {
+            0 => self.wakeups.swap(0, Ordering::Relaxed),
+            _ => 0,
+        }
+    }
+
+    /// Brings the counters of objects up to date.
+    pub fn count_objects(&self) {
+        self.engines
+            .each(|engine, state| state.count_objects(self.take_wakeups(engine)));
+    }
+
     pub fn kick_fd(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }

@@ -36,6 +36,21 @@ enum Woken {
     Cancelled,
 }
 
+impl Woken {
+    /// What poll(2) was ended by.
+    fn of(slept: Result<(), Ended>) -> Woken {
+        match slept {
+            Err(Ended::Cancelled) => Woken::Cancelled,
+            Err(Ended::Failed(error))
+                if error.kind() == ErrorKind::Interrupted && causeway_cancel::interrupt() =>
+            {
+                Woken::Interrupted
+            }
+            _ => Woken::Slept,
+        }
+    }
+}
+
 /// How many calls had made progress at each engine after this thread looked last.
 #[derive(Default)]
 struct Seen([u64; ENGINES_MAX]);
@@ -98,6 +113,49 @@ impl Shared {
         // thread took; what this thread has received may have to be acknowledged yet.
         self.kick_if_asleep();
         found
+    }
+
+    /// Waits until `take` yields something, and leaves progress to others. Programs keep a thread
+    /// that waits for asynchronous events for ever: it is not to be woken by each message, and to
+    /// take locks from the threads that poll.
+    ///
+    /// # Errors
+    /// As [`Shared::wait`], but for the time.
+    pub(crate) fn wait_aside<T, E>(
+        &self,
+        queue: &EventQueue<E>,
+        allowed: Allowed,
+        mut take: impl FnMut() -> Option<T>,
+    ) -> Result<T, Errno> {
+        if let Some(found) = take() {
+            return Ok(found);
+        }
+        if queue.nonblocking() {
+            self.progress_once();
+            return take().ok_or(Errno(libc::EAGAIN));
+        }
+        let blocked = BlockedSignals::new();
+        let mut woken = Woken::Slept;
+        loop {
+            let has_failed = self.common.failure.has_happened();
+            if let Some(found) = take() {
+                return Ok(found);
+            }
+            match woken {
+                Woken::Cancelled => return Err(Errno::CANCELLED),
+                Woken::Interrupted => return Err(Errno(libc::EINTR)),
+                _ if has_failed => {
+                    // What that ends is the last to come.
+                    self.progress_once();
+                    return take().ok_or(Errno(libc::EIO));
+                }
+                _ => {}
+            }
+            let input = PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN);
+            let mut fds = [input, self.hangup.watched()];
+            woken = Woken::of(blocked.poll(&mut fds, None, allowed));
+            self.descriptors.heed_hangup(&fds[1]);
+        }
     }
 
     /// Looks until `take` yields something, for as long as `again` says that it is worth it. The
@@ -272,14 +330,6 @@ impl Shared {
             self.sleepers.note_rung();
         }
         self.disarm();
-        match slept {
-            Err(Ended::Cancelled) => Woken::Cancelled,
-            Err(Ended::Failed(error))
-                if error.kind() == ErrorKind::Interrupted && causeway_cancel::interrupt() =>
-            {
-                Woken::Interrupted
-            }
-            _ => Woken::Slept,
-        }
+        Woken::of(slept)
     }
 }

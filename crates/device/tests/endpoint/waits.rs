@@ -6,12 +6,13 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use causeway_cancel::Allowed;
-use causeway_device::{CompChannel, Errno};
+use causeway_device::{CompChannel, Errno, EventType};
+use causeway_fabric::services::PeerChange;
 use causeway_proto::types::{SendOp, WcStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::broker::Broker;
-use crate::side::{Side, connect};
+use crate::side::{Side, connect, connected};
 
 /// Long enough for a thread to fall asleep.
 const BRIEF: Duration = Duration::from_millis(50);
@@ -39,6 +40,46 @@ fn a_wait_ends_with_its_event_or_in_time() {
     assert!(begun.elapsed() < LONG, "the event ends the wait");
     a.cq.ack_events(1);
     assert_eq!(a.wait().status, WcStatus::Success);
+}
+
+/// How often a thread of this process has gone to sleep.
+fn sleeps(thread: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+/// Programs keep a thread for asynchronous events for ever.
+#[test]
+fn who_waits_for_asynchronous_events_is_not_woken_by_messages() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get())
+                .unwrap();
+            let event = a.context.get_async_event(Allowed::NO).unwrap();
+            a.context.ack_async_event(&event);
+            event
+        });
+        let thread = told.recv().unwrap();
+        std::thread::sleep(BRIEF);
+        let before = sleeps(thread);
+        for id in 1..=32 {
+            a.post_recv(id, 8);
+            b.post(id, SendOp::Send, 0).unwrap();
+            a.complete(id);
+            b.complete(id);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let woken = sleeps(thread) - before;
+        broker.tell(a.qp.qpn(), PeerChange::Dead);
+        assert_eq!(waiting.join().unwrap().event_type, EventType::QpFatal);
+        assert_eq!(woken, 0);
+    });
 }
 
 #[test]
