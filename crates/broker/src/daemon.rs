@@ -242,7 +242,9 @@ fn start_log(options: &Options, dir: &Path) -> Result<(), Failure> {
     };
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_ansi(false);
+        .with_ansi(false)
+        // A log that can't be written must not end the process.
+        .log_internal_errors(false);
     if !options.detached {
         log.with_writer(std::io::stderr).init();
         return Ok(());

@@ -58,9 +58,8 @@ impl Failure {
             // and never again.
             self.news.tell_of_failure();
             self.has_happened.store(true, Ordering::SeqCst);
-            eprintln!(
-                "causeway: the program has closed descriptors of the open device cway0, which has \
-                 failed"
+            causeway_owned::say(
+                "the program has closed descriptors of the open device cway0, which has failed",
             );
         }
     }

@@ -14,6 +14,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_max_level(options.log)
         .with_ansi(false)
+        // A log that can't be written must not end the process.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .init();
     if let Some(broker) = options.of_broker

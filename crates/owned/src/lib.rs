@@ -15,13 +15,14 @@ mod bounded;
 mod drain;
 pub mod signal;
 
-use std::io;
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, fstat, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fstat, memfd_create};
 use rustix::io::Errno;
 
 pub use bounded::bound_signals;
@@ -121,6 +122,7 @@ impl<T: AsFd> Owned<T> {
     /// Takes a descriptor. `what` it is follows "the program has closed".
     pub fn new(fd: T, what: &'static str) -> Owned<T> {
         make_sentinel();
+        know_stderr();
         Owned {
             known: Identity::of(&fd),
             fd: ManuallyDrop::new(fd),
@@ -179,7 +181,30 @@ impl<T: AsFd> Owned<T> {
 #[cold]
 fn report(what: &str, number: i32) {
     lose();
-    eprintln!("causeway: the program has closed {what} (descriptor {number}), which has failed");
+    say(&format!(
+        "the program has closed {what} (descriptor {number}), which has failed"
+    ));
+}
+
+/// What standard error stood for when the first descriptor came here.
+static STDERR: OnceLock<Option<Identity>> = OnceLock::new();
+
+fn know_stderr() -> Option<Identity> {
+    *STDERR.get_or_init(|| Identity::of(io::stderr()))
+}
+
+/// Tells standard error that descriptors were closed. Not if that may be one of them, whose number
+/// a file of the program's own has by now: another file than before is taken for a log if it is
+/// appended to.
+#[cold]
+pub fn say(text: &str) {
+    let known = know_stderr();
+    let same = known.is_some() && Identity::of(io::stderr()) == known;
+    let flags = rustix::fs::fcntl_getfl(io::stderr());
+    if same || flags.is_ok_and(|flags| flags.contains(OFlags::APPEND)) {
+        // What can't be written is nobody's to read.
+        let _ = io::stderr().write_all(format!("causeway: {text}\n").as_bytes());
+    }
 }
 
 /// What is called so goes to the descriptor unseen: [`Owned::check`] comes first.

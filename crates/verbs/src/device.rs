@@ -10,6 +10,7 @@ use causeway_device as dev;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::AtomicU32;
+use std::io::Write;
 
 /// `st_rdev` of `/dev/null`: `Documentation/admin-guide/devices.txt`.
 const NULL_DEVICE: libc::dev_t = libc::makedev(1, 3);
@@ -101,8 +102,12 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut IbvDevice) -> *mut IbvC
     let context = match dev::Context::open() {
         Ok(context) => context,
         Err(error) => {
-            // Programs report that they got no context, never why.
-            eprintln!("causeway: cannot open cway0: {error} (see `causeway doctor`)");
+            // Programs report that they got no context, never why. A standard error that can't be
+            // written to is nobody's to read.
+            let _ = writeln!(
+                std::io::stderr(),
+                "causeway: cannot open cway0: {error} (see `causeway doctor`)"
+            );
             return errno::null(error.errno.0);
         }
     };

@@ -35,6 +35,8 @@ pub fn command(options: &PluginOptions) -> Result<(), String> {
     tracing_subscriber::fmt()
         .with_max_level(options.log)
         .with_ansi(false)
+        // A log that can't be written must not end the process.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .init();
     if let Some(name) = options.resources.iter().find(|name| name.is_foreign())
