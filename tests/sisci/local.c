@@ -427,9 +427,10 @@ static void registered_memory(void)
 	sci_remote_segment_t remote;
 	sci_map_t map, there;
 	sci_error_t error;
-	char *own, *alias;
+	char *own, *alias, *shared;
 	volatile char *seen;
 
+	shared = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	own = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	memset(own, 'a', 4 * PAGE);
 	DO(SCICreateSegment, sd, &segment, ID, 2 * PAGE, NO_CALLBACK, NO_ARG, SCI_FLAG_EMPTY);
@@ -446,6 +447,11 @@ static void registered_memory(void)
 	REFUSED(SCI_ERR_ILLEGAL_FLAG, SCIRegisterSegmentMemory, own, 2 * PAGE, segment, 0x1);
 	REFUSED(SCI_ERR_FLAG_NOT_IMPLEMENTED, SCIRegisterSegmentMemory, own, 2 * PAGE, segment,
 			SCI_FLAG_CUDA_BUFFER);
+	/* Memory that can't be the segment's leaves it as it was. */
+	for (int i = 0; i < 2; i++)
+		REFUSED(SCI_ERR_ILLEGAL_ADDRESS, SCIRegisterSegmentMemory, shared, 2 * PAGE,
+				segment, NO_FLAGS);
+	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCIPrepareSegment, segment, ADAPTER, NO_FLAGS);
 	DO(SCIRegisterSegmentMemory, own + PAGE, 2 * PAGE, segment, SCI_FLAG_LOCK_USER_MEM);
 	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCIRegisterSegmentMemory, own + PAGE, 2 * PAGE, segment,
 			NO_FLAGS);

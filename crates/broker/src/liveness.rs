@@ -236,6 +236,17 @@ impl Liveness {
         absent
     }
 
+    /// As [`Liveness::reclaim`]; another life if that one was not absent.
+    ///
+    /// # Errors
+    /// As [`Liveness::begin`].
+    pub fn reclaim_or_begin(&mut self, life: Life) -> Result<Life, Errno> {
+        match self.reclaim(life) {
+            true => Ok(life),
+            false => self.begin(),
+        }
+    }
+
     /// Whether something may be about to come back.
     pub fn is_absent(&self, life: Life) -> bool {
         self.knows(life) && self.states[usize::from(life.index)] == State::Absent

@@ -1,7 +1,7 @@
 //! Local segments: memory of this process that it offers to others.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -419,7 +419,7 @@ impl LocalSegment {
             .register_memory(self.number, address as u64, size as u64);
         let fd = granted.map_err(|error| from_fabric(&error))?;
         let copy = fd.try_clone().map_err(|_| Error::NOSPC)?;
-        let store = Arc::new(Store::new(copy, self.handle.id()));
+        let store = Arc::new(Store::new(copy, next_store()));
         let moved = mover.move_in(&store, address, size);
         let moved = moved.map_err(|why| match why {
             Unmovable::Off | Unmovable::Valgrind | Unmovable::NoUserfaultfd | Unmovable::Blind => {
@@ -479,6 +479,13 @@ impl LocalSegment {
         };
         library.callbacks.call(self.handle.id(), Box::new(call));
     }
+}
+
+/// Tells a store from all others of the process: also from that of an earlier attempt to register
+/// the same segment's memory, in which pages may still be that could not be brought back.
+fn next_store() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Memory {

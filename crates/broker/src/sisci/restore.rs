@@ -79,11 +79,7 @@ impl Tables {
         }
         self.own(session)?.take_handle(was.segment)?;
         let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
-        let old = life_of(&was.life);
-        let life = match liveness.reclaim(old) {
-            true => old,
-            false => liveness.begin()?,
-        };
+        let life = liveness.reclaim_or_begin(life_of(&was.life))?;
         let replica = replica_of(request);
         let segment = Segment {
             tenant,
@@ -92,6 +88,7 @@ impl Tables {
             offset: replica.map_or(was.offset, |_| 0),
             replicas: replica.is_some(),
             memory: memory.map(Memory::from),
+            awaits_pages: Segment::may_await_pages(request.backing, was.state),
             private: request.private,
             shared: request.shared,
             life,

@@ -64,6 +64,8 @@ pub(super) struct Segment {
     pub(super) size: u64,
     pub(super) offset: u64,
     pub(super) memory: Option<Memory>,
+    /// It was given that for a program's pages, and not yet prepared.
+    pub(super) awaits_pages: bool,
     /// A group, of which each holder has a replica.
     pub(super) replicas: bool,
     pub(super) private: bool,
@@ -77,6 +79,11 @@ pub(super) struct Segment {
 }
 
 impl Segment {
+    /// Whether one that was made so is empty still, or a program's pages may not be in its memory.
+    pub(super) fn may_await_pages(backing: Backing, state: SegmentState) -> bool {
+        backing == Backing::Empty && state == SegmentState::Created
+    }
+
     pub(super) fn is_group(&self) -> bool {
         matches!(self.place, Place::Group(_))
     }
@@ -201,6 +208,7 @@ impl Tables {
             size,
             offset: 0,
             memory,
+            awaits_pages: false,
             replicas,
             private: request.private,
             shared: false,
@@ -332,7 +340,8 @@ impl Tables {
         Ok((name, segment))
     }
 
-    /// Gives an empty segment memory for a program's pages.
+    /// Gives an empty segment memory for a program's pages; other memory if it has such already,
+    /// since those could not be moved in.
     pub(super) fn register_memory(
         &mut self,
         session: SessionId,
@@ -346,13 +355,14 @@ impl Tables {
         if !whole || !fits || request.size != segment.size || segment.is_group() {
             return Err(Errno::INVAL);
         }
-        if segment.memory.is_some() {
+        if segment.memory.is_some() && !segment.awaits_pages {
             return Err(Errno::BUSY);
         }
         let memory = private_memfd(&format!("{MEMORY_NAME}{tenant_name}"), SEGMENT_BYTES)?;
         let given = memory.try_clone().map_err(|_| Errno::MFILE)?;
         segment.memory = Some(memory.into());
         segment.offset = request.offset;
+        segment.awaits_pages = true;
         Ok(given)
     }
 
@@ -364,6 +374,7 @@ impl Tables {
         }
         if segment.state_of((session, handle)) == Some(SegmentState::Created) {
             segment.set_state((session, handle), SegmentState::Prepared);
+            segment.awaits_pages = false;
         }
         Ok(())
     }

@@ -82,7 +82,7 @@ impl Sisci {
     ///
     /// # Errors
     /// [`Error::Refused`]: `EINVAL` unless both are whole pages and the segment is empty and has as
-    /// many bytes; `EBUSY` if it has memory.
+    /// many bytes; `EBUSY` if it has memory and has been prepared, or was not made empty.
     pub fn register_memory(&self, segment: u32, address: u64, size: u64) -> Result<OwnedFd> {
         let request = RegisterRequest {
             segment,
