@@ -217,7 +217,8 @@ pub fn explain(verdict: Verdict, judge: &Hello, judged: &Hello, address: IpAddr)
 }
 
 /// Says to a daemon who this process is, and hears who the daemon is: `node`, as it must be. Where
-/// both have a key, each proves it to the other.
+/// both have a key, each proves it to the other. Returns what tells the daemon's host from others
+/// ([`host_id`]), 0 if it does not know that.
 ///
 /// # Errors
 /// [`Refusal`]
@@ -226,7 +227,7 @@ pub fn introduce(
     sisci: &Sisci,
     node: u32,
     nodes: &[NodeInfo],
-) -> std::result::Result<(), Refusal> {
+) -> std::result::Result<u64, Refusal> {
     let cluster = sisci.cluster()?;
     let own = hello(Role::Process, vec![sisci.node()], &cluster)?;
     let reply = client.hello(&own)?;
@@ -249,17 +250,17 @@ pub fn introduce(
     if let Some(attested) = client.attested() {
         // The two brokers have proved that to each other already.
         return match theirs.nodes.first() == Some(&attested) {
-            true => Ok(()),
+            true => Ok(theirs.host),
             false => refused(Verdict::OtherNode, daemon, &own, theirs),
         };
     }
     if !own.keyed || !theirs.keyed {
         return match nodes.iter().any(|info| info.node == node && info.trusted) {
-            true => Ok(()),
+            true => Ok(theirs.host),
             false => refused(Verdict::Unproved, daemon, &own, theirs),
         };
     }
-    prove(client, sisci, (&own, theirs))
+    prove(client, sisci, (&own, theirs)).map(|()| theirs.host)
 }
 
 /// Proves the tenant's key to a daemon, and has its proof checked.

@@ -113,16 +113,27 @@ impl Broadcast {
             let Ok(peer) = peers.find(sisci, info.node) else {
                 continue;
             };
+            if self.is_reached_by(&peer) {
+                continue;
+            }
             let host = Host::new(&peer, self.id)?;
             let _blocked = Blocked::new();
-            let mut hosts = self.hosts.lock();
-            // Two nodes may be on one host.
-            if !hosts.iter().any(|other| Arc::ptr_eq(&other.peer, &peer)) {
-                hosts.push(host);
-            }
+            self.hosts.lock().push(host);
         }
         *reached = true;
         Ok(())
+    }
+
+    /// Whether a host is connected already, as another node: what was stored twice would be undone
+    /// twice for a member that resets it when it has read it.
+    fn is_reached_by(&self, peer: &Arc<Peer>) -> bool {
+        let _blocked = Blocked::new();
+        let mut hosts = self.hosts.lock();
+        // One whose daemon has not come back is reached by nobody.
+        hosts.retain(|host| !host.peer.is_gone());
+        hosts
+            .iter()
+            .any(|other| Arc::ptr_eq(&other.peer, peer) || other.peer.is_daemon_of(peer))
     }
 
     /// Stores bytes to all replicas. May be called in the handler of a fault.

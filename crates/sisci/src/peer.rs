@@ -97,6 +97,8 @@ pub(crate) struct Peer {
     sisci: Weak<Sisci>,
     /// The daemon's node.
     node: u32,
+    /// The daemon: its host, if it says which, and its port.
+    daemon: Option<(u64, u16)>,
     process: u128,
     /// Who waits for owners of that host, too.
     returns: Arc<Returns>,
@@ -176,16 +178,16 @@ impl Peers {
             outcome => outcome?,
         };
         let client = Arc::new(client);
-        let device = match client.is_relayed() {
-            true => None,
+        let (device, host) = match client.is_relayed() {
+            true => (None, 0),
             false => {
                 let agreed = introduce(&client, sisci, node, &nodes);
-                agreed.map_err(|why| not_agreed(why, client.peer()))?;
-                Some(self.device()?)
+                let host = agreed.map_err(|why| not_agreed(why, client.peer()))?;
+                (Some(self.device()?), host)
             }
         };
         let returns = self.returns.clone();
-        let peer = Peer::new(device.as_ref(), client, (sisci, node), returns)?;
+        let peer = Peer::new(device.as_ref(), client, (sisci, node, host), returns)?;
         self.known.lock().peers.insert(node, peer.clone());
         Ok(peer)
     }
@@ -256,7 +258,7 @@ impl Peer {
     fn new(
         context: Option<&Arc<Context>>,
         client: Arc<NodeClient>,
-        (sisci, at): (&Arc<Sisci>, u32),
+        (sisci, at, host): (&Arc<Sisci>, u32, u64),
         returns: Arc<Returns>,
     ) -> Result<Arc<Peer>> {
         let (address, node) = (client.peer(), sisci.node());
@@ -266,6 +268,7 @@ impl Peer {
             LinkError::Refused(error) => not_believed(&error, address, node),
         })?;
         link.resume(carrier);
+        let daemon = (host != 0).then(|| (host, client.ends().1.port()));
         let process = own_name()?;
         let named = client.identify(process);
         named.map_err(|error| not_believed(&error, address, node))?;
@@ -275,6 +278,7 @@ impl Peer {
             listeners: Mutex::default(),
             sisci: Arc::downgrade(sisci),
             node: at,
+            daemon,
             process,
             returns,
             state: AtomicU8::new(UP),
@@ -286,7 +290,8 @@ impl Peer {
         Ok(peer)
     }
 
-    fn is_gone(&self) -> bool {
+    /// Whether the process has given up coming back.
+    pub fn is_gone(&self) -> bool {
         self.state.load(Ordering::Acquire) == GONE
     }
 
@@ -315,6 +320,12 @@ impl Peer {
     /// What a failed call is to programs, refused or without an answer.
     pub fn error(client: &NodeClient, error: &FabricError) -> Error {
         Peer::failure(client, error).unwrap_or_else(|| from_fabric(error))
+    }
+
+    /// Whether another node's daemon is this one, which stands for both: a host has one for each of
+    /// its ports.
+    pub fn is_daemon_of(&self, other: &Peer) -> bool {
+        self.daemon.is_some() && self.daemon == other.daemon
     }
 
     /// Whether the daemon has a node, as it should.

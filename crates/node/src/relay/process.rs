@@ -307,7 +307,7 @@ impl Process<'_> {
             match NodeClient::connect(own, at, CONNECT_PATIENCE) {
                 Ok(client) => {
                     return match introduce(&client, own, info.node, nodes) {
-                        Ok(()) => Ok((address, Ok(client))),
+                        Ok(_) => Ok((address, Ok(client))),
                         Err(Refusal::Disagreement(why)) => Ok((address, Err(why))),
                         Err(Refusal::Call(Error::Unsecured(why))) if !why.is_passing() => {
                             Ok((address, Err(why.to_string())))
