@@ -34,6 +34,10 @@ use crate::uses::{Held, Uses};
 
 /// Callbacks made before others of the process have their turn.
 const BURST: usize = 64;
+/// Data that is kept of connections that have ended, for an owner that does not wait: as much as
+/// sixteen connections can have under way. More of it is dropped, so that peers that come and go do
+/// not fill the owner's memory.
+const ENDED_DATA_MAX: usize = 16 * INTERRUPT_DEPTH;
 /// The number under which the interrupt's own descriptor is watched; cells have others.
 const WAKE: u64 = 0;
 
@@ -483,9 +487,10 @@ impl<K: Kind> CellOwner for LocalInterrupt<K> {
         } = &mut *cells;
         all.retain_mut(|cell| {
             let stays = gone.is_some_and(|gone| cell.name != gone);
-            // What was triggered before counts.
+            // What was triggered before counts, as far as there is room.
             for _ in 0..INTERRUPT_DEPTH {
-                if stays || cell.take::<K>(pending, data) != Some(true) {
+                let full = data.len() >= ENDED_DATA_MAX;
+                if stays || full || cell.take::<K>(pending, data) != Some(true) {
                     break;
                 }
             }
