@@ -118,7 +118,13 @@ impl<K: Kind> LocalInterrupt<K> {
             match event.data.u64() {
                 // Left readable once the interrupt is removed or lost: all waiters are to see it.
                 WAKE if self.is_over() => {}
-                WAKE => drop(self.wake.drain()),
+                WAKE => {
+                    let _ = self.wake.drain();
+                    // It may have been removed just now, by a ringing that went with the others.
+                    if self.is_over() {
+                        self.kick();
+                    }
+                }
                 token => {
                     let cell = cells.cells.iter().find(|cell| cell.token == token);
                     let _ = cell.map(|cell| cell.bell.drain());
