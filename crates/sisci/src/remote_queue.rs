@@ -5,7 +5,7 @@
 //! and for a little longer. Who waits for a transfer that has not begun carries it out himself: to
 //! wake that thread, and to be woken by it, takes longer than a short transfer.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +27,8 @@ pub(crate) type Work = Box<dyn FnOnce(&AtomicBool) -> Result<(), Error> + Send>;
 /// A transfer.
 struct Job {
     number: u64,
+    /// Somebody waits for it, and for how it ends.
+    waited: bool,
     /// It begins when the transfers of this queue have ended.
     before: Arc<Queue>,
     work: Work,
@@ -55,8 +57,8 @@ struct Jobs {
     posted: u64,
     /// How many have ended; they do in their order.
     done: u64,
-    /// How the last one ended that was waited for.
-    last: Option<State>,
+    /// How those ended that somebody waits for, by their numbers, until he knows.
+    ends: BTreeMap<u64, State>,
     /// The worst end since the queue was idle.
     outcome: Option<State>,
     thread: bool,
@@ -147,6 +149,7 @@ impl RemoteQueue {
         let (work, completion) = transfer();
         jobs.waiting.push_back(Job {
             number,
+            waited,
             before: before.clone(),
             work,
             completion,
@@ -186,7 +189,9 @@ impl RemoteQueue {
         let mut jobs = self.0.state.lock();
         jobs.current = None;
         jobs.done = job.number;
-        jobs.last = Some(state);
+        if job.waited {
+            jobs.ends.insert(job.number, state);
+        }
         jobs.outcome = worse(jobs.outcome, Some(state));
         if !jobs.waiting.is_empty() {
             self.0.posted.notify_one();
@@ -225,12 +230,11 @@ impl RemoteQueue {
         while jobs.done < all && !self.0.ended.wait_until(&mut jobs, by).timed_out() {}
     }
 
-    /// Waits for the transfer that was posted last, by this thread: how it ended, or how one that
-    /// was posted since did.
+    /// Waits for a transfer that was posted to be waited for, once: how it ended.
     pub fn wait_for(&self, number: u64) -> State {
         let mut jobs = self.0.state.lock();
         self.end_all(&mut jobs, number);
-        jobs.last.unwrap_or(State::Failed)
+        jobs.ends.remove(&number).unwrap_or(State::Failed)
     }
 
     /// Returns when the transfers up to that number have ended; carries those out that have not
@@ -287,18 +291,35 @@ mod tests {
         };
         post(Box::new(move |_| gate.recv().map_err(|_| Error::SYSTEM)));
         post(Box::new(|_| Err(Error::TRANSFER_FAILED)));
-        let last = post(Box::new(|_| Ok(())));
+        post(Box::new(|_| Ok(())));
         assert_eq!(
             (queue.state(), queue.outstanding()),
             (Some(State::Posted), 3)
         );
         assert!(!queue.reset());
         go.send(()).unwrap();
-        assert_eq!(queue.wait_for(last), State::Done);
+        queue.wait(None);
         assert_eq!(queue.state(), Some(State::Failed));
         let ends: Vec<State> = (0..3).map(|_| ended.recv().unwrap()).collect();
         assert_eq!(ends, [State::Done, State::Failed, State::Done]);
         assert!(queue.reset() && queue.state().is_none());
+    }
+
+    #[test]
+    fn who_waits_hears_of_the_own_transfer_whatever_has_ended_since() {
+        let (queue, engine) = (RemoteQueue::default(), Arc::new(Queue::new()));
+        let post = |outcome| {
+            let work: Work = Box::new(move |_| outcome);
+            let transfer = || (work, Completion::None);
+            queue.post(&engine, true, transfer).unwrap()
+        };
+        let numbers = [Err(Error::TRANSFER_FAILED), Ok(()), Err(Error::CANCELLED)].map(post);
+        let ends = numbers.map(|number| {
+            queue.wait(None);
+            queue.wait_for(number)
+        });
+        assert_eq!(ends, [State::Failed, State::Done, State::Aborted]);
+        assert!(queue.0.state.lock().ends.is_empty());
     }
 
     #[test]
