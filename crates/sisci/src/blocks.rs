@@ -1,8 +1,8 @@
 //! Block transfers: copies between maps in the background, of the interface's first version. Those
 //! of this host are the copy engine's; one of which an end is on another host has a thread.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use causeway_dma::{Completion, Descriptor as Piece, Queue, Request, State, Transfer};
@@ -22,7 +22,8 @@ pub type BlockCallback = Box<dyn FnOnce(Handle<Block>, Result<()>) + Send>;
 #[derive(Debug)]
 pub struct Block {
     handle: Handle<Block>,
-    transfer: Carried,
+    /// Not there until it is carried out.
+    transfer: OnceLock<Carried>,
     has_callback: bool,
     uses: Uses,
 }
@@ -67,45 +68,66 @@ impl Block {
         ];
         let is_far = source.0.window().is_some() || destination.0.window().is_some();
         let by_engine = piece.filter(|_| !is_far);
-        let has_callback = callback.is_some();
-        library.blocks.insert(|handle| {
-            let completion = callback.map_or(Completion::None, |callback| {
-                Completion::Brief(Box::new(move |state| {
-                    let call = move || {
-                        callback(handle, ended(state));
-                        library.blocks.remove(handle);
-                    };
-                    library.callbacks.call(handle.id(), Box::new(call));
-                }))
-            });
-            let (from, to) = (source.0.clone(), destination.0.clone());
-            let transfer = if let Some(piece) = by_engine {
-                let request = Request {
-                    descriptors: vec![piece],
-                    valid: Some(Box::new(move || from.is_alive() && to.is_alive())),
-                    completion,
-                    hold: Some(Box::new(held)),
-                };
-                // SAFETY: the request holds the maps.
-                Carried::ByEngine(unsafe { Queue::new().post(request) })
-            } else {
-                let (from, to) = ((from, source.1), (to, destination.1));
-                let queue = RemoteQueue::once();
-                let work = Box::new(move |stop: &AtomicBool| {
-                    let outcome = copy_far(copier, &from, &to, size, stop);
-                    drop(held);
-                    outcome
-                });
-                queue.post(&Arc::new(Queue::new()), false, || (work, completion))?;
-                Carried::ByThread(queue)
-            };
+        // First: a transfer's callback takes its entry away, and may come at once.
+        let handle = library.blocks.insert(|handle| {
             Ok(Arc::new(Block {
                 handle,
-                transfer,
-                has_callback,
+                transfer: OnceLock::new(),
+                has_callback: callback.is_some(),
                 uses: Uses::default(),
             }))
-        })
+        })?;
+        let block = library.blocks.get(handle)?;
+        let completion = match callback {
+            Some(callback) => block.completion(library, callback),
+            None => Completion::None,
+        };
+        let (from, to) = (source.0.clone(), destination.0.clone());
+        let transfer = if let Some(piece) = by_engine {
+            let request = Request {
+                descriptors: vec![piece],
+                valid: Some(Box::new(move || from.is_alive() && to.is_alive())),
+                completion,
+                hold: Some(Box::new(held)),
+            };
+            // SAFETY: the request holds the maps.
+            Carried::ByEngine(unsafe { Queue::new().post(request) })
+        } else {
+            let (from, to) = ((from, source.1), (to, destination.1));
+            let queue = RemoteQueue::once();
+            let work = Box::new(move |stop: &AtomicBool| {
+                let outcome = copy_far(copier, &from, &to, size, stop);
+                drop(held);
+                outcome
+            });
+            let posted = queue.post(&Arc::new(Queue::new()), false, || (work, completion));
+            posted.inspect_err(|_| drop(library.blocks.remove(handle)))?;
+            Carried::ByThread(queue)
+        };
+        block.carry(transfer);
+        Ok(handle)
+    }
+
+    /// Hands the end to the callback thread, which gives the block up.
+    fn completion(&self, library: &'static Library, callback: BlockCallback) -> Completion {
+        let (handle, removed) = (self.handle, self.uses.watch());
+        Completion::Brief(Box::new(move |state| {
+            let call = move || {
+                callback(handle, ended(state));
+                library.blocks.remove(handle);
+            };
+            library.callbacks.call(handle.id(), removed, Box::new(call));
+        }))
+    }
+
+    /// The transfer is under way, or has ended already.
+    fn carry(&self, transfer: Carried) {
+        let transfer = self.transfer.get_or_init(|| transfer);
+        // Another thread may have given all up before it was there to be stopped.
+        if self.uses.watch().is_closed() {
+            transfer.abort();
+            transfer.wait(None);
+        }
     }
 
     /// Waits for its end, and gives it up.
@@ -117,7 +139,8 @@ impl Block {
         if self.has_callback {
             return Err(Error::ILLEGAL_OPERATION);
         }
-        match self.transfer.wait(deadline) {
+        let state = self.transfer.get().map(|transfer| transfer.wait(deadline));
+        match state.unwrap_or(State::Posted) {
             State::Posted => Err(Error::TIMEOUT),
             state => {
                 self.remove(library)?;
@@ -128,7 +151,9 @@ impl Block {
 
     /// Stops it. It is still to be waited for.
     pub fn abort(&self) {
-        self.transfer.abort();
+        if let Some(transfer) = self.transfer.get() {
+            transfer.abort();
+        }
     }
 
     /// Gives it up.
@@ -137,9 +162,12 @@ impl Block {
     /// `ILLEGAL_PARAMETER` if it was.
     pub fn remove(&self, library: &Library) -> Result<()> {
         self.uses.close()?;
-        self.transfer.abort();
-        self.transfer.wait(None);
+        if let Some(transfer) = self.transfer.get() {
+            transfer.abort();
+            transfer.wait(None);
+        }
         library.blocks.remove(self.handle);
+        library.callbacks.forget(self.handle.id());
         Ok(())
     }
 }

@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::error::{Error, Result};
+use crate::uses::Watch;
 
 /// Name of the thread.
 const THREAD: &str = "causeway-call";
@@ -90,10 +91,17 @@ impl Callbacks {
         self.start(&mut self.inner.lock())
     }
 
-    /// Has a callback of `owner` made, after those before it.
-    pub fn call(self: &Arc<Self>, owner: u64, call: Call) {
+    /// Has a callback of `owner` made, after those before it, unless that is removed before: then
+    /// [`Callbacks::forget`] has been called, or is about to be.
+    pub fn call(self: &Arc<Self>, owner: u64, removed: Watch, call: Call) {
+        // Asked when the owner is known to run: from then on `forget` waits.
+        let call = move || {
+            if !removed.is_closed() {
+                call();
+            }
+        };
         let mut inner = self.inner.lock();
-        inner.calls.push_back((owner, call));
+        inner.calls.push_back((owner, Box::new(call)));
         // There is one; else the next callback tries again.
         let _ = self.start(&mut inner);
         drop(inner);
@@ -237,6 +245,7 @@ impl AsFd for Callbacks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::uses::Uses;
     use std::os::fd::OwnedFd;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
@@ -245,13 +254,40 @@ mod tests {
         Arc::new(Callbacks::new().unwrap())
     }
 
+    /// Of an object that is not removed.
+    fn stays() -> Watch {
+        Uses::default().watch()
+    }
+
+    #[test]
+    fn what_is_removed_is_not_called_whenever_that_was_asked_for() {
+        let callbacks = callbacks();
+        let (tell, told) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let uses = Uses::default();
+        let call = |owner, removed, name| {
+            let tell = tell.clone();
+            let call = move || tell.send(name).unwrap();
+            callbacks.call(owner, removed, Box::new(call));
+        };
+        callbacks.call(1, stays(), Box::new(move || wait.recv().unwrap()));
+        call(2, uses.watch(), "before");
+        uses.close().unwrap();
+        callbacks.forget(2);
+        call(2, uses.watch(), "after");
+        call(1, stays(), "another's");
+        go.send(()).unwrap();
+        assert_eq!(told.recv().unwrap(), "another's");
+        callbacks.stop();
+    }
+
     #[test]
     fn callbacks_come_in_order() {
         let callbacks = callbacks();
         let (tell, told) = mpsc::channel();
         for i in 0..100 {
             let tell = tell.clone();
-            callbacks.call(7, Box::new(move || tell.send(i).unwrap()));
+            callbacks.call(7, stays(), Box::new(move || tell.send(i).unwrap()));
         }
         let seen: Vec<i32> = told.iter().take(100).collect();
         assert_eq!(seen, (0..100).collect::<Vec<_>>());
@@ -267,6 +303,7 @@ mod tests {
         let count = calls.clone();
         callbacks.call(
             1,
+            stays(),
             Box::new(move || {
                 started.send(()).unwrap();
                 wait.recv().unwrap();
@@ -276,6 +313,7 @@ mod tests {
         let count = calls.clone();
         callbacks.call(
             1,
+            stays(),
             Box::new(move || {
                 count.fetch_add(10, Ordering::SeqCst);
             }),
@@ -302,6 +340,7 @@ mod tests {
         let inner = callbacks.clone();
         callbacks.call(
             1,
+            stays(),
             Box::new(move || {
                 inner.forget(1);
                 tell.send(()).unwrap();
@@ -335,7 +374,7 @@ mod tests {
         callbacks.forget(5);
         rustix::io::write(&fd, &1u64.to_ne_bytes()).unwrap();
         let (done, sync) = mpsc::channel();
-        callbacks.call(6, Box::new(move || done.send(()).unwrap()));
+        callbacks.call(6, stays(), Box::new(move || done.send(()).unwrap()));
         sync.recv().unwrap();
         assert!(told.try_recv().is_err());
         callbacks.stop();

@@ -319,14 +319,14 @@ impl DmaQueue {
 
     /// Hands the end of a transfer to the callback thread.
     fn completion(&self, library: &'static Library, state: &Gathering, done: Done) -> Completion {
-        let owner = self.handle.id();
+        let (owner, removed) = (self.handle.id(), self.uses.watch());
         let counted = Counted::new(&state.callbacks);
         Completion::Brief(Box::new(move |outcome| {
             let call = move || {
                 drop(counted);
                 done(ended(outcome));
             };
-            library.callbacks.call(owner, Box::new(call));
+            library.callbacks.call(owner, removed, Box::new(call));
         }))
     }
 

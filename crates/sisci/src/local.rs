@@ -477,7 +477,8 @@ impl LocalSegment {
                 segment.cancelled.store(true, Ordering::Relaxed);
             }
         };
-        library.callbacks.call(self.handle.id(), Box::new(call));
+        let (owner, removed) = (self.handle.id(), self.uses.watch());
+        library.callbacks.call(owner, removed, Box::new(call));
     }
 }
 

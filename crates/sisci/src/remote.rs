@@ -1,6 +1,7 @@
 //! Remote segments: connections to segments of this host's nodes and of others'.
 
 mod far;
+mod news;
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
-    AbsentKind, ConnectSegmentRequest, NODE_GROUP_ALL, NODE_MAX, RemoteChange,
+    AbsentKind, ConnectSegmentRequest, NODE_GROUP_ALL, NODE_MAX,
 };
 use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::{Mutex, MutexGuard};
@@ -266,13 +267,14 @@ impl RemoteSegment {
             naming.enter(connection.connection, &segment);
             Ok(segment)
         })?;
-        drop(naming);
         let segment = library.remotes.get(handle)?;
+        if options.asynchronous && connection.ready {
+            // Before anything else can be known of it.
+            segment.tell(library, Reason::Connect, Error::OK);
+        }
+        drop(naming);
         if segment.callback.is_some() {
             segment.listen();
-        }
-        if options.asynchronous && connection.ready {
-            segment.tell(library, Reason::Connect, Error::OK);
         }
         if options.asynchronous && deadline.is_some() {
             // The pump is to know of the time.
@@ -324,10 +326,12 @@ impl RemoteSegment {
         if let Asked::Broker(_) = &self.via {
             library.registry.lock().remotes.remove(&self.number);
         }
-        if let State::Connected(Reached::There(_, lives, _), owner) = &*self.state.lock() {
+        library.late.remember(self.handle, self.facts());
+        // News that is late finds nothing: another connection may have the life's entry by then.
+        let state = std::mem::replace(&mut *self.state.lock(), State::Failed);
+        if let State::Connected(Reached::There(_, lives, _), owner) = &state {
             lives.forget(owner.life);
         }
-        library.late.remember(self.handle, self.facts());
         library.remotes.remove(self.handle);
         self.held.release();
         self.events.close();
@@ -433,80 +437,6 @@ impl RemoteSegment {
         }
         self.listen();
         self.events.wait(deadline)
-    }
-
-    /// The broker tells of a change.
-    pub(crate) fn note(self: &Arc<Self>, library: &Library, change: RemoteChange) {
-        match change {
-            RemoteChange::Connected => {
-                let mut state = self.state.lock();
-                if !matches!(*state, State::Pending(_)) {
-                    return;
-                }
-                let fetched = fetch(library, &self.via, (self.number, self.id));
-                let (fresh, status) = match fetched {
-                    Ok(fresh) => (fresh, Error::OK),
-                    // The segment went in between.
-                    Err(Error::ILLEGAL_PARAMETER) => (State::Failed, Error::CONNECTION_REFUSED),
-                    Err(error) => {
-                        // Its owner would be told of a connection that nobody has.
-                        self.via.disconnect(self.number);
-                        (State::Failed, error)
-                    }
-                };
-                *state = fresh;
-                drop(state);
-                self.tell(library, Reason::Connect, status);
-            }
-            RemoteChange::Disconnect => self.tell(library, Reason::Disconnect, Error::OK),
-            RemoteChange::NotOperational => {
-                self.tell(library, Reason::NotOperational, Error::NODE_NOT_RESPONDING);
-            }
-            RemoteChange::Operational => self.tell(library, Reason::Operational, Error::OK),
-            // Nothing is lost that was never had.
-            RemoteChange::Lost if matches!(*self.state.lock(), State::Failed) => {}
-            RemoteChange::Lost => {
-                if let State::Connected(Reached::There(_, lives, _), owner) = &*self.state.lock() {
-                    lives.end(owner.life);
-                }
-                self.tell(library, Reason::Lost, Error::OK);
-            }
-        }
-    }
-
-    /// When a connect that is pending is given up.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        match &*self.state.lock() {
-            State::Pending(deadline) => *deadline,
-            _ => None,
-        }
-    }
-
-    /// Gives a pending connect up.
-    pub(crate) fn expire(self: &Arc<Self>, library: &Library) {
-        let mut state = self.state.lock();
-        if matches!(*state, State::Pending(_)) {
-            *state = State::Failed;
-            drop(state);
-            self.via.disconnect(self.number);
-            self.tell(library, Reason::Connect, Error::TIMEOUT);
-        }
-    }
-
-    fn tell(self: &Arc<Self>, library: &Library, reason: Reason, status: Error) {
-        if self.callback.is_none() {
-            self.events.push((reason, status));
-            return;
-        }
-        let segment = self.clone();
-        let call = move || {
-            let callback = segment.callback.as_ref();
-            let wanted = callback.filter(|_| !segment.cancelled.load(Ordering::Relaxed));
-            if wanted.is_some_and(|callback| !callback(segment.handle, reason, status)) {
-                segment.cancelled.store(true, Ordering::Relaxed);
-            }
-        };
-        library.callbacks.call(self.handle.id(), Box::new(call));
     }
 }
 

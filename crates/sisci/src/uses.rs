@@ -31,6 +31,10 @@ enum Phase {
     Closed,
 }
 
+/// Tells whether an object is removed, also to who does not keep it.
+#[derive(Clone, Debug)]
+pub struct Watch(Arc<Shared>);
+
 /// One user; it lets go when dropped.
 #[derive(Debug)]
 pub struct Use(Arc<Shared>);
@@ -40,6 +44,11 @@ pub struct Use(Arc<Shared>);
 pub struct Closing<'a>(&'a Shared);
 
 impl Uses {
+    /// For who is to know whether the object is removed.
+    pub fn watch(&self) -> Watch {
+        Watch(self.0.clone())
+    }
+
     /// One more user.
     ///
     /// # Errors
@@ -81,6 +90,13 @@ impl Uses {
             }
             _ => Err(Error::BUSY),
         }
+    }
+}
+
+impl Watch {
+    /// Whether it is, once nobody is about to remove it.
+    pub fn is_closed(&self) -> bool {
+        self.0.settled().phase == Phase::Closed
     }
 }
 
