@@ -120,6 +120,42 @@ fn blocks_outlast_the_broker_with_all_that_was_granted() {
     assert_eq!(b.blocks(b_pool).unwrap(), []);
 }
 
+/// Who had it open would bring it to the next broker, before a new one of the same name.
+#[test]
+fn a_pool_that_was_destroyed_does_not_come_back() {
+    let host = Host::with_broker("0");
+    let ((a, _), (b, b_pool)) = (enter(&host), enter(&host));
+    let destroy = || {
+        a.destroy_pool("p").unwrap();
+        // The others hear of it when the broker has answered: by the second of two calls at the
+        // latest, since it has looked at all its sockets anew before that.
+        for _ in 0..2 {
+            assert_eq!(errno(b.info(0)), Errno::NOENT);
+        }
+    };
+    destroy();
+    let options = PoolOptions::new("p", 2 * BLOCK, 4);
+    let (pool, _) = a.create_pool(&options).unwrap();
+    let (made, _) = a.allocate(pool, 0, false).unwrap();
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    b.reattach().unwrap();
+    assert_eq!(status(&host.address()).unwrap().unwrap(), []);
+    assert_eq!(errno(b.blocks(b_pool)), Errno::NOENT);
+    a.reattach().unwrap();
+    assert_eq!(a.info(made.handle).unwrap().bytes, 2 * BLOCK);
+    let (found, reply) = b.open_pool("p").unwrap();
+    assert_eq!(reply.block_bytes, 2 * BLOCK);
+    assert_eq!(b.blocks(found).unwrap().len(), 1);
+    // Nor does one that had the name of another.
+    destroy();
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    a.reattach().unwrap();
+    b.reattach().unwrap();
+    assert_eq!(status(&host.address()).unwrap().unwrap(), []);
+}
+
 #[test]
 fn a_session_that_is_gone_leaves_no_trace() {
     let host = Host::with_broker("0");

@@ -156,7 +156,8 @@ impl Block {
     ///
     /// # Errors
     /// `EPERM` if the block is another's, `ENOENT`, `EACCES` without the right to read it,
-    /// `ENOMEM`, `EINVAL` if the broker was restarted meanwhile: to be tried again.
+    /// `ENOMEM`, `EINVAL` if the broker was restarted meanwhile, or another session has moved a
+    /// block that nobody owns: to be tried again.
     pub fn relocate(&self) -> Result<()> {
         self.held.move_contents()
     }

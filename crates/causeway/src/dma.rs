@@ -40,7 +40,8 @@ pub struct Node {
 struct Inner {
     library: Library,
     pool: Pool,
-    id: u64,
+    /// What it joined as.
+    joined: u64,
     queue: Queue,
     /// Those whose end has not been seen.
     transfers: Mutex<HashMap<u64, causeway_dma::Transfer>>,
@@ -52,7 +53,10 @@ struct Inner {
 pub struct Buffer {
     block: Block,
     mapping: Mapping,
+    /// The node that it belongs to, as it was when the buffer was found.
     node: u64,
+    /// Whether that is this one, whatever its number is by now.
+    own: bool,
 }
 
 /// What a transfer is told to when it has ended.
@@ -94,7 +98,7 @@ impl Node {
             inner: Arc::new(Inner {
                 library: library.clone(),
                 pool,
-                id: library.id()?,
+                joined: library.id()?,
                 queue: Queue::new(),
                 transfers: Mutex::default(),
                 last: AtomicU64::new(0),
@@ -102,9 +106,11 @@ impl Node {
         })
     }
 
-    /// The node's number: its session's name.
+    /// The node's number: its session's name. It is another after the others have taken this
+    /// process for dead.
     pub fn id(&self) -> u64 {
-        self.inner.id
+        // A forked child has none of its own.
+        self.inner.library.id().unwrap_or(self.inner.joined)
     }
 
     /// All nodes of the cluster, this one among them.
@@ -132,7 +138,7 @@ impl Node {
     pub fn allocate(&self, bytes: u64) -> Result<Buffer> {
         let block = self.inner.pool.allocate_of(bytes, true)?;
         let granted = block.grant(Party::Everybody, Access::Write);
-        let buffer = granted.and_then(|()| self.buffer(block.clone(), self.id()));
+        let buffer = granted.and_then(|()| self.buffer(block.clone()));
         buffer.inspect_err(|_| {
             // Nobody would have it, and it would stay until the node ends.
             let _ = block.free();
@@ -144,17 +150,19 @@ impl Node {
     /// # Errors
     /// `ENOENT`, also once its node has ended; `EACCES` if it is not for all nodes.
     pub fn find(&self, id: u64) -> Result<Buffer> {
-        let block = self.inner.pool.open(id, Access::Write)?;
-        let owner = block.info()?.owner;
-        self.buffer(block, owner)
+        self.buffer(self.inner.pool.open(id, Access::Write)?)
     }
 
-    fn buffer(&self, block: Block, node: u64) -> Result<Buffer> {
+    fn buffer(&self, block: Block) -> Result<Buffer> {
         let mapping = block.map(Access::Write)?;
+        // Not by comparing numbers: this node may get another meanwhile.
+        let own = self.inner.library.handle().session().owns(block.handle())?;
+        let node = if own { self.id() } else { block.info()?.owner };
         Ok(Buffer {
             block,
             mapping,
             node,
+            own,
         })
     }
 
@@ -237,8 +245,7 @@ impl Inner {
         let mut kept: Vec<Arc<Segment>> = Vec::new();
         let mut used: Vec<Buffer> = Vec::new();
         for piece in pieces {
-            let local = piece.source.node == self.id || piece.target.node == self.id;
-            if !local {
+            if !piece.source.own && !piece.target.own {
                 return Err(Error::of("start a transfer", Errno::XDEV));
             }
             // Of one that was freed nothing is left that could be accessed: it is gone, not denied.
@@ -303,7 +310,8 @@ impl Inner {
         let buffers = buffers.to_vec();
         Ok(Box::new(move || {
             buffers.iter().all(|buffer| {
-                let alive = table.is_alive(Life::from_bits(buffer.node));
+                // Who copies is alive, by whatever number.
+                let alive = buffer.own || table.is_alive(Life::from_bits(buffer.node));
                 alive && buffer.block.is_known() && buffer.block.access() != Access::None
             })
         }))
@@ -316,9 +324,12 @@ impl Buffer {
         self.block.handle()
     }
 
-    /// The node that it belongs to.
+    /// The node that it belongs to: of this one the number that it has now, of another that which
+    /// it had when the buffer was found.
     pub fn node(&self) -> u64 {
-        self.node
+        let session = self.block.held().library.session();
+        let own = self.own.then(|| session.name().ok()).flatten();
+        own.unwrap_or(self.node)
     }
 
     /// Bytes, in whole pages.

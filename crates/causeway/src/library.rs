@@ -172,6 +172,15 @@ impl Handle {
     /// The process as one that locks.
     ///
     /// # Errors
+    /// `EPERM` in a forked child, which must not wait for locks that threads of its parent had.
+    pub(crate) fn check_process(&self, what: &'static str) -> Result<()> {
+        match self.is_own_process() {
+            true => Ok(()),
+            false => Err(Error::of(what, Errno::PERM)),
+        }
+    }
+
+    /// # Errors
     /// `EPERM` in a forked child.
     #[inline]
     pub(crate) fn locker(&self) -> Result<&Locker> {
@@ -235,26 +244,31 @@ impl Handle {
         handle: u64,
         ask: impl FnOnce(&PoolSession) -> Result<(OpenReply, OwnedFd)>,
     ) -> Result<Arc<Held>> {
+        self.check_process("open a block")?;
         let mut registry = self.inner.registry.lock();
-        let (reply, fd) = ask(self.session())?;
         if let Some(held) = registry.get(&handle).and_then(Weak::upgrade) {
-            // Not under the lock: it may be the last to hold it when this is over.
+            // Not under the lock: it may be the last to hold it when this is over. Until then
+            // nobody tells the broker that it is let go of.
             drop(registry);
-            held.widen(&reply, fd)?;
+            held.widen(ask)?;
             return Ok(held);
         }
+        let (reply, fd) = ask(self.session())?;
         let held = Arc::new(Held::new(Arc::clone(self), handle, &reply, fd));
         registry.insert(handle, Arc::downgrade(&held));
         Ok(held)
     }
 
-    /// Takes hold of a block that was made just now.
+    /// Makes a block and takes hold of it, before another thread that has found it by its handle
+    /// can: a process has a block once.
     pub(crate) fn hold_new(
         self: &Arc<Handle>,
-        made: &AllocateReply,
-        fd: OwnedFd,
+        make: impl FnOnce(&PoolSession) -> Result<(AllocateReply, OwnedFd)>,
         advised: bool,
-    ) -> Arc<Held> {
+    ) -> Result<(Arc<Held>, u32)> {
+        self.check_process("allocate a block")?;
+        let mut registry = self.inner.registry.lock();
+        let (made, fd) = make(self.session())?;
         let reply = OpenReply {
             access: Access::Write,
             bytes: made.bytes,
@@ -264,11 +278,8 @@ impl Handle {
         let held = Arc::new(Held::new(Arc::clone(self), made.handle, &reply, fd));
         held.advised
             .store(advised && made.pages == Pages::Ordinary, Ordering::Relaxed);
-        self.inner
-            .registry
-            .lock()
-            .insert(made.handle, Arc::downgrade(&held));
-        held
+        registry.insert(made.handle, Arc::downgrade(&held));
+        Ok((held, made.number))
     }
 
     /// The last user of what the process had of a block is gone.

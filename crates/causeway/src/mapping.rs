@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use causeway_fabric::pool::{Access, OpenReply, Pages};
+use causeway_fabric::pool::{Access, OpenReply, Pages, PoolSession};
 use causeway_shm::Segment;
 use causeway_shm::lock::Memory;
 use parking_lot::Mutex;
@@ -24,7 +24,8 @@ pub(crate) struct Held {
     pub(crate) pages: Pages,
     /// Whether transparent huge pages were asked for.
     pub(crate) advised: AtomicBool,
-    /// Whether the broker knows the block no more: freed, or its owner has ended.
+    /// Whether the broker knows the block no more: freed, or its owner has ended. Changed under the
+    /// lock of `present`.
     gone: AtomicBool,
     present: Mutex<Present>,
 }
@@ -93,9 +94,21 @@ impl Held {
             .map_or(Access::None, |view| view.access)
     }
 
-    /// Takes over a descriptor that allows more, as the broker gave it later.
-    pub(crate) fn widen(&self, reply: &OpenReply, fd: OwnedFd) -> Result<()> {
+    /// Takes over a descriptor that allows more, which `ask` gets from the broker. It is asked
+    /// under the lock: otherwise [`Held::follow`] could get a later answer and be undone by this
+    /// one.
+    pub(crate) fn widen(
+        &self,
+        ask: impl FnOnce(&PoolSession) -> Result<(OpenReply, OwnedFd)>,
+    ) -> Result<()> {
         let mut present = self.present.lock();
+        let (reply, fd) = ask(self.library.session())?;
+        // An owner that was taken for dead may have brought it again.
+        self.gone.store(false, Ordering::Release);
+        if reply.moves != present.moves && reply.access < present.access {
+            // It has moved, and more of it was asked for before.
+            return self.refresh(&mut present);
+        }
         if present.fd.is_some() && reply.access <= present.access && reply.moves == present.moves {
             return Ok(());
         }
@@ -185,6 +198,10 @@ impl Held {
         // What is taken away is given up first, then said to be.
         let right = self.library.session().info(self.handle)?.access;
         self.bind(&mut present, right)?;
+        self.refresh(&mut present)
+    }
+
+    fn refresh(&self, present: &mut Present) -> Result<()> {
         loop {
             let bound = present.access;
             causeway_fault::point("block.bound");
@@ -205,7 +222,7 @@ impl Held {
             if reply.access >= bound {
                 return Ok(());
             }
-            self.bind(&mut present, reply.access)?;
+            self.bind(present, reply.access)?;
         }
     }
 
@@ -241,8 +258,8 @@ impl Held {
 
     /// The block was freed: nothing of it stays.
     pub(crate) fn freed(&self) {
-        self.gone.store(true, Ordering::Release);
         let mut present = self.present.lock();
+        self.gone.store(true, Ordering::Release);
         if let Err(error) = self.bind(&mut present, Access::None) {
             // Only without memory for a page table; what was mapped stays until it is unmapped.
             debug_assert!(false, "cannot unmap a freed block: {error}");
@@ -251,15 +268,26 @@ impl Held {
 
     /// Its owner has ended: processes that have it mapped keep it.
     pub(crate) fn orphaned(&self) {
+        let _present = self.present.lock();
         self.gone.store(true, Ordering::Release);
     }
 
     /// Moves the block's contents to fresh memory, which only sessions with a right to it get.
     pub(crate) fn move_contents(&self) -> Result<()> {
+        // A child must not wait for a lock that another thread of its parent had.
+        self.library.check_process("move a block")?;
         let session = self.library.session();
-        let fresh = session.begin_move(self.handle)?;
-        causeway_fault::point("block.move.begun");
+        // First: what the broker gives now is to be what this thread fills, and no other.
         let mut present = self.present.lock();
+        let fresh = match session.begin_move(self.handle) {
+            // This process has not followed the last move, or has just come back to a broker.
+            Err(error) if error.errno() == Errno::INVAL.raw_os_error() => {
+                self.refresh(&mut present)?;
+                session.begin_move(self.handle)?
+            }
+            outcome => outcome?,
+        };
+        causeway_fault::point("block.move.begun");
         let old = present
             .fd
             .as_ref()
@@ -268,7 +296,12 @@ impl Held {
         let to = Segment::map_block(fresh.as_fd(), self.bytes, true, self.huge())?;
         copy_data(old, (&from, &to), self.bytes);
         causeway_fault::point("block.move.copied");
-        session.end_move(self.handle, fresh.as_fd())?;
+        if let Err(error) = session.end_move(self.handle, fresh.as_fd()) {
+            // It may have been carried out all the same: the next move is not to copy the old
+            // memory over what others have written to the fresh one.
+            let _ = self.refresh(&mut present);
+            return Err(error.into());
+        }
         causeway_fault::point("block.moved");
         present.engine = None;
         if let Some(view) = &present.view {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use causeway_fabric::pool::{Access, Member, PoolKey, PoolReply};
+use causeway_fabric::pool::{Access, Member, PoolKey, PoolReply, PoolSession};
 use rustix::io::Errno;
 
 use crate::block::{Block, BlockInfo};
@@ -97,11 +97,14 @@ impl Pool {
     /// # Errors
     /// As for [`Pool::allocate`].
     pub fn allocate_of(&self, bytes: u64, huge: bool) -> Result<Block> {
-        let library = &self.open.library;
-        let (reply, fd) = library.session().allocate(self.open.key, bytes, huge)?;
-        causeway_fault::point("block.made");
-        let held = library.hold_new(&reply, fd, huge);
-        Ok(Block::new(Arc::clone(&self.open), held, reply.number))
+        let key = self.open.key;
+        let make = |session: &PoolSession| {
+            let made = session.allocate(key, bytes, huge)?;
+            causeway_fault::point("block.made");
+            Ok(made)
+        };
+        let (held, number) = self.open.library.hold_new(make, huge)?;
+        Ok(Block::new(Arc::clone(&self.open), held, number))
     }
 
     /// Takes hold of a block by its handle, for reading or for writing.

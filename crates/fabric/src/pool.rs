@@ -4,6 +4,7 @@
 //! which the next broker knows it.
 
 mod late;
+mod moves;
 mod registry;
 mod waits;
 
@@ -14,7 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use causeway_shm::{Life, LifeTable};
 use rustix::io::Errno;
 
-use crate::attachment::{duplicate, single, with_copy};
+use crate::attachment::{single, with_copy};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::runtime::Address;
@@ -415,31 +416,12 @@ impl PoolSession {
         })
     }
 
-    /// Asks for fresh memory of the size of a block of this session, to be filled with what is to
-    /// be in it.
+    /// Whether a block is this session's: it presents it to the next broker.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `ENOENT`, `EPERM`, `EMFILE`, `ENFILE`, `ENOMEM`.
-    pub fn begin_move(&self, handle: u64) -> Result<OwnedFd> {
-        let request = BlockRequest { handle };
-        self.session
-            .call(|control, _| single(PoolStub(control).begin_move(&request, &[])?.1))
-    }
-
-    /// The fresh memory takes the place of the old one. Other holders of the block are told.
-    ///
-    /// # Errors
-    /// [`Error::Refused`]: `ENOENT`, `EPERM`, `EINVAL` without fresh memory, as after a restart of
-    /// the broker.
-    pub fn end_move(&self, handle: u64, fresh: BorrowedFd<'_>) -> Result<()> {
-        let request = BlockRequest { handle };
-        let kept = duplicate(fresh)?;
-        self.session.call(|control, _| {
-            PoolStub(control).end_move(&request, &[])?;
-            Ok(())
-        })?;
-        self.session
-            .with_registry(|registry| registry.note_moved(handle, kept))
+    /// [`Error::Forked`].
+    pub fn owns(&self, handle: u64) -> Result<bool> {
+        self.session.with_registry(|registry| registry.owns(handle))
     }
 
     /// Makes this session the owner of a persistent block that nobody owns, of its own user.

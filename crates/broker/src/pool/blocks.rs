@@ -23,7 +23,7 @@ const MEMFD_NAME: &str = "causeway-block:";
 
 /// The name of a block's memfd. Only the broker can make one of this name, so it tells the next
 /// broker what it is and whose.
-fn memfd_name(tenant: &str, uid: u32, handle: Handle) -> String {
+pub(super) fn memfd_name(tenant: &str, uid: u32, handle: Handle) -> String {
     format!("{MEMFD_NAME}{tenant}:{uid}:{handle:016x}")
 }
 
@@ -47,8 +47,8 @@ pub struct Block {
     pub pages: Pages,
     /// Its memory, open for reading and writing.
     pub fd: Memory,
-    /// Fresh memory that its owner is filling, to take the place of this.
-    pub fresh: Option<Memory>,
+    /// Fresh memory that is being filled, to take the place of this.
+    pub fresh: Option<Fresh>,
     /// How often that has happened.
     pub moves: u32,
     /// The session it belongs to; none if it is persistent and that one has ended.
@@ -70,6 +70,16 @@ pub struct Block {
     pub exposed: bool,
     /// Synchronization objects, by offset.
     pub syncs: BTreeMap<u64, SyncKind>,
+}
+
+/// Memory that a block is being moved to.
+#[derive(Debug)]
+pub struct Fresh {
+    /// The session that is filling it. Two of a user may move a block that nobody owns: what one
+    /// of them has copied is not in the other's memory.
+    pub session: SessionName,
+    /// The memory.
+    pub fd: Memory,
 }
 
 /// What a session was given.
@@ -311,52 +321,6 @@ impl Pools {
             return Err(Errno::NOENT);
         }
         self.let_go(session, handle);
-        Ok(())
-    }
-
-    /// Gives fresh memory of the block's size, to be filled by its owner.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EPERM` if it is another's, `EMFILE`, `ENFILE`, `ENOMEM`.
-    pub fn begin_move(&mut self, session: SessionName, handle: Handle) -> Result<OwnedFd, Errno> {
-        let block = self.administered(session, handle)?;
-        let name = memfd_name(&self.own(session)?.tenant_name, block.uid, handle);
-        let fresh = match block.pages {
-            Pages::Ordinary => private_memfd(&name, block.bytes)?,
-            Pages::Huge => huge_memfd(&name, block.bytes)?,
-        };
-        let given = reopen(&fresh, true)?;
-        let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
-        block.fresh = Some(fresh.into());
-        Ok(given)
-    }
-
-    /// The fresh memory takes the place of the old, which nobody gets any more. The block's holders
-    /// are told.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EPERM` if it is another's, `EINVAL` without fresh memory.
-    pub fn end_move(&mut self, session: SessionName, handle: Handle) -> Result<(), Errno> {
-        self.administered(session, handle)?;
-        let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
-        let fresh = block.fresh.take().ok_or(Errno::INVAL)?;
-        let old = std::mem::replace(&mut block.fd, fresh);
-        if std::mem::take(&mut block.recorded) {
-            erase(&old);
-        }
-        block.moves = block.moves.wrapping_add(1);
-        block.exposed = false;
-        for (&holder, held) in &mut block.holders {
-            if holder == session {
-                // It has the fresh memory already, for writing.
-                held.moves = block.moves;
-            } else if !held.told {
-                held.told = true;
-                self.outbox.push((holder, News::Changed(handle)));
-            }
-        }
-        self.record(handle);
-        self.tell_of_block(handle);
         Ok(())
     }
 

@@ -14,6 +14,7 @@
 //!
 //! - [`slots`]: the free list;
 //! - [`pools`]: making, opening and ending pools; [`blocks`]: the same for blocks;
+//! - [`moves`]: moving a block to fresh memory;
 //! - [`grants`]: rights; [`restore`]: what comes back after a restart;
 //! - [`record`]: persistent blocks, which come back without their owners;
 //! - [`waits`]: sessions that are to be told when something has come about;
@@ -23,6 +24,7 @@ pub mod blocks;
 pub mod client;
 pub mod grants;
 pub mod listing;
+pub mod moves;
 pub mod pools;
 pub mod record;
 pub mod restore;
@@ -31,7 +33,9 @@ pub mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use causeway_fabric::services::pool::{EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED, EVENT_READY};
+use causeway_fabric::services::pool::{
+    EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED, EVENT_POOL_CLOSED, EVENT_READY,
+};
 use rustix::io::Errno;
 
 use crate::config::Limits;
@@ -77,7 +81,7 @@ pub struct Member {
     pub awaited: HashSet<Handle>,
 }
 
-/// What a session is to be told, about a block or a wait of its own.
+/// What a session is to be told, about a block, a wait of its own or a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// Its memory or the right to it is another.
@@ -88,6 +92,8 @@ pub enum News {
     Orphaned(Handle),
     /// What it waited for has come about.
     Ready(Ticket),
+    /// It has this pool open no longer.
+    PoolClosed(PoolId),
 }
 
 /// What all blocks of a tenant take.
@@ -156,24 +162,26 @@ impl Pools {
         self.members.get(&session)
     }
 
-    /// Takes what sessions are to be told: connection, number of the event, blocks or tickets.
-    pub fn take_news(&mut self) -> Vec<(SessionId, u16, Vec<Handle>)> {
-        let mut news: Vec<(SessionId, u16, Vec<Handle>)> = Vec::new();
+    /// Takes what sessions are to be told: connection, number of the event, blocks, tickets
+    /// or pools.
+    pub fn take_news(&mut self) -> Vec<(SessionId, u16, Vec<u64>)> {
+        let mut news: Vec<(SessionId, u16, Vec<u64>)> = Vec::new();
         for (session, what) in std::mem::take(&mut self.outbox) {
             let Some(member) = self.members.get(&session) else {
                 continue;
             };
-            let (number, handle) = match what {
+            let (number, subject) = match what {
                 News::Changed(handle) => (EVENT_CHANGED, handle),
                 News::Freed(handle) => (EVENT_FREED, handle),
                 News::Orphaned(handle) => (EVENT_ORPHANED, handle),
                 News::Ready(ticket) => (EVENT_READY, ticket),
+                News::PoolClosed(pool) => (EVENT_POOL_CLOSED, pool),
             };
             match news.last_mut() {
-                Some((to, same, handles)) if (*to, *same) == (member.connection, number) => {
-                    handles.push(handle);
+                Some((to, same, subjects)) if (*to, *same) == (member.connection, number) => {
+                    subjects.push(subject);
                 }
-                _ => news.push((member.connection, number, vec![handle])),
+                _ => news.push((member.connection, number, vec![subject])),
             }
         }
         news

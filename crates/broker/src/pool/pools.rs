@@ -134,7 +134,7 @@ impl Pools {
             self.drop_block(handle, Some(session), News::Freed);
         }
         for member in members {
-            self.leave_pool(member, id);
+            self.expel(member, id);
         }
         self.remove_pool_if_unused(id);
         Ok(())
@@ -173,11 +173,21 @@ impl Pools {
         Ok(self.last_pool)
     }
 
+    /// Opens a pool for the session. One that nobody uses then, since it was made for this session
+    /// alone, goes.
     pub(super) fn join_pool(
         &mut self,
         session: SessionName,
         id: PoolId,
     ) -> Result<PoolReply, Errno> {
+        let joined = self.try_to_join(session, id);
+        if joined.is_err() {
+            self.remove_pool_if_unused(id);
+        }
+        joined
+    }
+
+    fn try_to_join(&mut self, session: SessionName, id: PoolId) -> Result<PoolReply, Errno> {
         let member = self.members.get_mut(&session).ok_or(Errno::NOTCONN)?;
         let pool = self.pools.get_mut(&id).ok_or(Errno::NOENT)?;
         if !pool.admits(member.uid) {
@@ -213,6 +223,13 @@ impl Pools {
         self.remove_pool_if_unused(id);
     }
 
+    /// Closes a pool for a session that has not asked for it, and is told: it would present the
+    /// pool to the next broker otherwise.
+    pub(super) fn expel(&mut self, session: SessionName, id: PoolId) {
+        self.leave_pool(session, id);
+        self.outbox.push((session, News::PoolClosed(id)));
+    }
+
     pub(super) fn remove_pool_if_unused(&mut self, id: PoolId) {
         let unused = |pool: &Pool| pool.members.is_empty() && pool.blocks.is_empty();
         if !self.pools.get(&id).is_some_and(unused) {
@@ -229,4 +246,49 @@ impl Pools {
 
 pub(super) fn numbers_are_valid(request: &CreatePoolRequest) -> bool {
     (1..=POOL_BLOCKS_MAX).contains(&request.capacity) && request.block_bytes <= BLOCK_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Usage;
+    use super::super::tests::{BLOCK, UID, enter, tables, three};
+    use super::*;
+    use crate::config::Limits;
+    use causeway_fabric::services::pool::EVENT_POOL_CLOSED;
+
+    #[test]
+    fn a_pool_that_its_creator_has_no_room_for_is_not_left_behind() {
+        let mut pools = tables();
+        enter(&mut pools, 1, UID, Limits::default());
+        let mut create = |name: usize| {
+            let request = CreatePoolRequest {
+                name: name.to_string(),
+                block_bytes: BLOCK,
+                capacity: 4,
+                private: false,
+                existing: false,
+            };
+            pools.create_pool(1, &request).map(|_| ())
+        };
+        for number in 0..POOLS_OPEN_MAX {
+            create(number).unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(create(POOLS_OPEN_MAX), Err(Errno::MFILE));
+        }
+        assert_eq!(pools.usage(0).pools, POOLS_OPEN_MAX);
+        pools.leave(1);
+        assert_eq!(pools.usage(0), Usage::default());
+        assert!(pools.pools.is_empty() && pools.by_name.is_empty());
+    }
+
+    #[test]
+    fn all_who_had_it_open_hear_that_a_pool_is_destroyed() {
+        let (mut pools, pool) = three();
+        pools.destroy_pool(1, "p").unwrap();
+        let mut news = pools.take_news();
+        news.sort_unstable();
+        let told = [1, 2, 3].map(|session| (session, EVENT_POOL_CLOSED, vec![pool]));
+        assert_eq!(news, told);
+    }
 }

@@ -127,7 +127,7 @@ impl Pools {
             .copied()
             .collect();
         for session in strangers {
-            self.leave_pool(session, id);
+            self.expel(session, id);
         }
     }
 
@@ -266,7 +266,12 @@ impl Pools {
                 continue;
             }
             self.note_holder(session, handle, access.min(right));
-            if access > right {
+            // It may have more than its right, or the memory of before a move that it was told of
+            // by the last broker and has not followed: it is to ask.
+            let block = self.blocks.get_mut(&handle);
+            if let Some(holder) = block.and_then(|block| block.holders.get_mut(&session))
+                && !std::mem::replace(&mut holder.told, true)
+            {
                 self.outbox.push((session, News::Changed(handle)));
             }
         }
@@ -363,12 +368,15 @@ fn grants_are_valid(request: &RestoreBlockRequest) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{BLOCK, OTHER_UID, UID, allocate, enter, own_blocks, tables, three};
+    use super::super::Usage;
+    use super::super::tests::{
+        BLOCK, OTHER_UID, UID, allocate, enter, grant, own_blocks, returned, tables, three,
+    };
     use super::*;
     use crate::config::Limits;
     use causeway_fabric::fds::SEALS;
-    use causeway_fabric::limits::HUGE_PAGE_BYTES;
-    use causeway_fabric::services::pool::GrantRequest;
+    use causeway_fabric::limits::{HUGE_PAGE_BYTES, POOLS_OPEN_MAX};
+    use causeway_fabric::services::pool::{EVENT_CHANGED, EVENT_POOL_CLOSED, GrantRequest};
     use rustix::fs::{MemfdFlags, Mode, fchmod, fcntl_add_seals, ftruncate, memfd_create};
 
     fn claim(private: bool, block_bytes: u64) -> RestorePoolRequest {
@@ -399,6 +407,7 @@ mod tests {
         enter(&mut pools, 1, UID, Limits::default());
         let id = pools.restore_pool(3, &claim(false, 8192)).unwrap().pool;
         pools.restore_pool(1, &claim(true, 8192)).unwrap();
+        assert_eq!(pools.take_news(), [(3, EVENT_POOL_CLOSED, vec![id])]);
         let handle = allocate(&mut pools, 1, id).unwrap();
         let everybody = GrantRequest {
             handle,
@@ -503,5 +512,64 @@ mod tests {
             .unwrap();
         let own = pools.restore_pool(1, &claim(false, 4096)).unwrap();
         assert_eq!((own.pool, own.block_bytes), (id, 4096));
+    }
+
+    #[test]
+    fn a_pool_that_who_brings_it_may_not_open_is_not_left_behind() {
+        let mut pools = tables();
+        enter(&mut pools, 3, OTHER_UID, Limits::default());
+        let refused = pools.restore_pool(3, &claim(true, 8192));
+        assert_eq!(refused, Err(Errno::ACCESS));
+        assert_eq!(pools.usage(0), Usage::default());
+        // Where there is no room either.
+        for number in 0..POOLS_OPEN_MAX {
+            let name = number.to_string();
+            let claim = RestorePoolRequest {
+                name,
+                ..claim(false, 8192)
+            };
+            pools.restore_pool(3, &claim).unwrap();
+        }
+        let refused = pools.restore_pool(3, &claim(false, 8192));
+        assert_eq!(refused, Err(Errno::MFILE));
+        assert_eq!(pools.usage(0).pools, POOLS_OPEN_MAX);
+    }
+
+    #[test]
+    fn who_comes_back_asks_for_what_it_holds() {
+        let (mut old, id) = three();
+        let handle = allocate(&mut old, 1, id).unwrap();
+        grant(&mut old, handle, 3, Access::Write).unwrap();
+        old.open(3, handle, Access::Write).unwrap();
+        let fresh = old.begin_move(1, handle).unwrap();
+        old.end_move(1, handle).unwrap();
+        drop(old);
+        // Session 3 was told of the move, but has not followed.
+        let mut pools = tables();
+        let id = returned(&mut pools, 1, UID);
+        returned(&mut pools, 3, OTHER_UID);
+        let everybody = Grant {
+            kind: PartyKind::Everybody,
+            party: 0,
+            access: Access::Write,
+        };
+        let brought = RestoreBlockRequest {
+            grants: vec![everybody],
+            moves: 1,
+            ..own_blocks(id)
+        };
+        let now = Instant::now();
+        pools.restore_block(1, &brought, fresh, now).unwrap();
+        let held = ResumeRequest {
+            pool: id,
+            handle,
+            access: Access::Write,
+        };
+        assert_eq!(pools.resume(3, &held, now), Ok(false));
+        assert_eq!(pools.take_news(), [(3, EVENT_CHANGED, vec![handle])]);
+        assert!(pools.blocks[&handle].holders[&3].told);
+        let (reply, fd, _) = pools.refresh(3, handle, Access::Write).unwrap();
+        assert_eq!((reply.moves, reply.access), (1, Access::Write));
+        assert!(fd.is_some() && !pools.blocks[&handle].holders[&3].told);
     }
 }

@@ -43,10 +43,21 @@ impl Registry {
         }
         Ok(())
     }
+
+    /// The broker has carried out a move whose caller took it for failed: the other holders are on
+    /// the fresh memory by now, and this session follows.
+    pub(super) fn follow_late(&mut self, late: &LateReply) {
+        if late.method == "end_move"
+            && let Ok(BlockRequest { handle }) = decode_body(&late.request)
+        {
+            self.note_changed(handle);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::registry::Event;
     use super::*;
     use crate::remoting::encode_body;
     use crate::services::pool::{Access, METHODS, SERVICE};
@@ -100,5 +111,20 @@ mod tests {
         registry.note_held(key, 7, Access::Read);
         assert!(undone(&registry, "open_pool", &[], &pool_body).0.is_empty());
         assert!(undone(&registry, "open", &open_body, &[]).0.is_empty());
+    }
+
+    #[test]
+    fn a_move_that_ended_too_late_is_followed() {
+        let mut registry = Registry::default();
+        for (method, expected) in [("grant", vec![]), ("end_move", vec![Event::Changed(7)])] {
+            registry.follow_late(&LateReply {
+                service: SERVICE,
+                method,
+                request: encode_body(&BlockRequest { handle: 7 }),
+                body: Vec::new(),
+                fds: Vec::new(),
+            });
+            assert_eq!(registry.take_events(), expected, "{method}");
+        }
     }
 }

@@ -12,8 +12,9 @@ use crate::limits::GRANTS_PER_BLOCK_MAX;
 use crate::remoting::{Malformed, decode_body};
 use crate::services::pool::{
     Access, AdoptReply, AllocateReply, BlockInfo, EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED,
-    EVENT_READY, Grant, GrantRequest, NameRequest, NoteRequest, OpenReply, PartyKind, PoolReply,
-    PoolStub, RestoreBlockRequest, RestorePoolRequest, ResumeRequest, SERVICE, SyncKind,
+    EVENT_POOL_CLOSED, EVENT_READY, Grant, GrantRequest, NameRequest, NoteRequest, OpenReply,
+    PartyKind, PoolReply, PoolStub, RestoreBlockRequest, RestorePoolRequest, ResumeRequest,
+    SERVICE, SyncKind,
 };
 use crate::session::Opened;
 
@@ -157,9 +158,16 @@ impl Registry {
             .filter(|id| *id != 0)
     }
 
+    /// The pool of this name was destroyed. Others that had it before may be there, if the broker
+    /// has not told yet that they are gone.
     pub(super) fn forget_pool(&mut self, name: &str) {
-        let named = self.pools.iter().find(|(_, pool)| pool.name == name);
-        if let Some(key) = named.map(|(key, _)| *key) {
+        self.forget_pools(|pool| pool.name == name);
+    }
+
+    fn forget_pools(&mut self, gone: impl Fn(&Pool) -> bool) {
+        let gone = self.pools.iter().filter(|(_, pool)| gone(pool));
+        let keys: Vec<PoolKey> = gone.map(|(key, _)| *key).collect();
+        for key in keys {
             self.remove_pool(key);
         }
     }
@@ -177,6 +185,16 @@ impl Registry {
     /// Whether it holds a block.
     pub(super) fn holds(&self, handle: u64) -> bool {
         self.held.contains_key(&handle)
+    }
+
+    /// A block is to be asked for anew.
+    pub(super) fn note_changed(&mut self, handle: u64) {
+        self.events.push_back(Event::Changed(handle));
+    }
+
+    /// Whether a block belongs to it.
+    pub(super) fn owns(&self, handle: u64) -> bool {
+        self.owned.contains_key(&handle)
     }
 
     /// The pool of a block that the session holds.
@@ -400,6 +418,11 @@ impl crate::session::Registry for Registry {
                     self.events.push_back(tell(handle));
                 }
             }
+            EVENT_POOL_CLOSED => {
+                for id in handles()? {
+                    self.forget_pools(|pool| pool.id == id);
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -409,6 +432,7 @@ impl crate::session::Registry for Registry {
         if late.service == SERVICE {
             // A body that means nothing names nothing; and without a broker nothing is kept.
             let _ = self.return_to(&mut PoolStub(&mut broker.one_way()), &late);
+            self.follow_late(&late);
         }
     }
 
@@ -418,5 +442,46 @@ impl crate::session::Registry for Registry {
 
     fn has_news(&self) -> bool {
         !self.events.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remoting::encode_body;
+    use crate::session::Registry as _;
+
+    fn opened(pool: u64) -> PoolReply {
+        PoolReply {
+            pool,
+            ..PoolReply::default()
+        }
+    }
+
+    fn closed(pools: &[u64]) -> RawEvent {
+        RawEvent {
+            service: SERVICE,
+            number: EVENT_POOL_CLOSED,
+            body: encode_body(&pools.to_vec()),
+            fds: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_pool_that_was_destroyed_is_not_presented() {
+        let mut registry = Registry::default();
+        let old = registry.add_pool("p", &opened(3));
+        registry.note_held(old, 7, Access::Read);
+        // Opened under the same name before the news of the old one came.
+        let new = registry.add_pool("p", &opened(4));
+        registry.absorb(closed(&[3, 99])).unwrap();
+        assert!(registry.pool(old).is_err() && !registry.holds(7));
+        assert_eq!(registry.pool(new).unwrap(), 4);
+        // Destroyed by this session, with what had its name before.
+        registry.add_pool("q", &opened(5));
+        registry.add_pool("p", &opened(6));
+        registry.forget_pool("p");
+        let left: Vec<_> = registry.pools.values().map(|pool| pool.id).collect();
+        assert_eq!(left, [5]);
     }
 }

@@ -590,5 +590,9 @@ pub const EVENT_ORPHANED: u16 = 3;
 /// Number of the event about waits ([`PoolStub::wait`]) that have come to their end: a list of
 /// tickets. What was waited for may have passed again by the time that the caller looks.
 pub const EVENT_READY: u16 = 4;
-/// Most handles, or tickets, in one message.
+/// Number of the event about pools that the session has open no longer though it has not closed
+/// them, since they were destroyed or do not admit it: a list of the broker's numbers. It does not
+/// present them to the next broker.
+pub const EVENT_POOL_CLOSED: u16 = 5;
+/// Most handles, tickets or pools in one message.
 pub const HANDLES_PER_MESSAGE: usize = 2048;
