@@ -69,8 +69,8 @@ fn step(name: &'static str) {
     crate::gone_tests::reached(name);
 }
 
-/// A point of a move that is refused, for unit tests: the stages that strike at points have none.
-fn refusal(_name: &'static str) {
+/// A point for unit tests only: the stages that strike at points have none here.
+fn unit_step(_name: &'static str) {
     #[cfg(test)]
     crate::gone_tests::reached(_name);
 }
@@ -244,7 +244,7 @@ impl Engine {
         let _signals = NoSignals::new();
         let from = match self.lift(chunk, emptied.start) {
             Err(Unmovable::Pinned) => {
-                refusal("move.refused");
+                unit_step("move.refused");
                 // Maybe only shared with a child, until the next write.
                 // SAFETY: writes nothing; the range is readable and writable.
                 unsafe {

@@ -10,9 +10,10 @@ use crate::{Mover, Store, Unmovable};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::cell::RefCell;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const RW: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const STEPS: [&str; 5] = [
@@ -48,9 +49,13 @@ pub(crate) fn on_step(name: &'static str, hook: impl FnOnce() + 'static) {
 }
 
 fn store() -> Arc<Store> {
+    numbered(1)
+}
+
+fn numbered(id: u64) -> Arc<Store> {
     let fd = rustix::fs::memfd_create("store", MemfdFlags::CLOEXEC).expect("a memfd");
     rustix::fs::ftruncate(&fd, causeway_identity::ADDRESSES_END).expect("its size");
-    Arc::new(Store::new(fd, 1))
+    Arc::new(Store::new(fd, id))
 }
 
 /// Addresses that the kernel gives to no call that names none.
@@ -134,6 +139,8 @@ const DEEDS: [Deed; 8] = [
     Deed::GiveUp,
 ];
 
+/// Until the monitor has heard of what was unmapped last; reached only by a failing test.
+const HEARD: Duration = Duration::from_secs(10);
 /// Of other memory at the same addresses.
 const OTHER: u64 = 0xabcd_0000;
 
@@ -301,5 +308,26 @@ fn whatever_happens_at_any_step_of_a_move_in() {
                 at_step(usable, step, deed, (0, CHUNK / PAGE));
             }
         }
+    }
+}
+
+/// The program unmaps idle memory, of which a page is about to make way for another store.
+#[test]
+fn what_is_unmapped_around_a_page_under_way() {
+    let (mover, first, second) = (Mover::new(None), store(), numbered(2));
+    let addr = apart();
+    map(addr, PAGES, RW, MapFlags::FIXED_NOREPLACE);
+    (0..PAGES).for_each(|page| paint(addr, page, 1 + page as u64));
+    mover.release(moves(&mover, &first, addr, PAGES * PAGE));
+    on_step("back.placing", move || unmap(addr, PAGES));
+    let moved = mover.move_in(&second, addr, PAGE);
+    // The monitor has heard of it, and is at work.
+    let end = Instant::now() + HEARD;
+    while rustix::fs::fstat(first.as_fd()).expect("fstat").st_blocks != 0 {
+        assert!(Instant::now() < end, "something is left");
+        std::thread::yield_now();
+    }
+    if let Ok(moved) = moved {
+        returns(&mover, moved);
     }
 }

@@ -106,24 +106,31 @@ fn happened(shared: &Shared, table: &mut Table, event: Event) -> bool {
             }
         }
         Event::Unmap(span) if span.contains(shared.sentinel) => return true,
-        Event::Unmap(span) => {
-            table.doubts.forget(span);
-            // Where a caller is at work it is the caller's own mapping that takes their place.
-            let left = |piece: &Piece| piece.idle && !piece.span.meets(table.busy);
-            let lost = |piece: Piece| !piece.idle && !piece.span.meets(table.busy);
-            if table.pieces.within(span).any(lost) {
-                note_loss();
-            }
-            for piece in table.pieces.within(span).filter(left) {
-                // Before anything can be moved in at the same addresses: see above.
-                punch(&piece);
-                shared.idle_unmapped.store(true, Ordering::Relaxed);
-            }
-            table.pieces.cut(span);
-        }
+        Event::Unmap(span) => unmapped(shared, table, span),
         Event::Fault { .. } | Event::Other => {}
     }
     false
+}
+
+/// The program has unmapped a range, or somebody has placed other memory there.
+fn unmapped(shared: &Shared, table: &mut Table, span: Span) {
+    table.doubts.forget(span);
+    // Where a caller is at work it is the caller's own mapping that takes their place; the program
+    // may have unmapped what is around it too.
+    let before = span.and(Span::new(0, table.busy.start));
+    let behind = span.and(Span::new(table.busy.end, usize::MAX));
+    for part in [before, behind].into_iter().filter(|part| !part.is_empty()) {
+        for piece in table.pieces.within(part) {
+            if piece.idle {
+                // Before anything can be moved in at the same addresses: see above.
+                punch(&piece);
+                shared.idle_unmapped.store(true, Ordering::Relaxed);
+            } else {
+                note_loss();
+            }
+        }
+    }
+    table.pieces.cut(span);
 }
 
 /// Whether it was the caller's window that moved; then its pages are listed where they are now.

@@ -4,6 +4,7 @@ mod back;
 mod idle;
 
 use back::{bring_back, take_back};
+use idle::keep_idle;
 
 use crate::backend::{Backend, Start};
 use crate::error::Unmovable;
@@ -484,7 +485,7 @@ fn move_gaps(
             for freed in done {
                 let (kept, _) = bring_back(engine, &registry.store, freed, &status);
                 kept.into_iter()
-                    .for_each(|f| registry.extents.insert_idle(f));
+                    .for_each(|freed| keep_idle(engine, registry, freed));
             }
             return Err(error);
         }

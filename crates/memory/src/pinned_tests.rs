@@ -5,7 +5,7 @@
 mod holders;
 
 use crate::span::{CHUNK, PAGE, Span};
-use crate::sys::{Area, at};
+use crate::sys::{self, Area, at};
 use crate::test_support::{Stop, moves, reclaims, returns, returns_up_to};
 use crate::uffd::feature;
 use crate::{Mover, Store, Unmovable};
@@ -20,11 +20,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGES: usize = 40;
+/// Until the monitor has heard of what was unmapped last; reached only by a failing test.
+const HEARD: Duration = Duration::from_secs(10);
 
 fn store() -> Arc<Store> {
+    numbered(1)
+}
+
+fn other_store() -> Arc<Store> {
+    numbered(2)
+}
+
+fn numbered(id: u64) -> Arc<Store> {
     let fd = rustix::fs::memfd_create("store", MemfdFlags::CLOEXEC).expect("a memfd");
     rustix::fs::ftruncate(&fd, causeway_identity::ADDRESSES_END).expect("its size");
-    Arc::new(Store::new(fd, 1))
+    Arc::new(Store::new(fd, id))
 }
 
 fn occupied(store: &Store) -> i64 {
@@ -172,7 +182,7 @@ fn idle_memory_goes_when_it_is_unmapped() {
         let kept = mover.move_in(&store, start, 2 * PAGE).expect("counts");
         drop(area);
         // The monitor has heard of it, and is at work.
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + HEARD;
         while occupied(&store) as usize * 512 != 2 * PAGE {
             assert!(Instant::now() < end, "{} blocks left", occupied(&store));
             std::thread::yield_now();
@@ -182,14 +192,72 @@ fn idle_memory_goes_when_it_is_unmapped() {
     }
 }
 
+/// Waits until a store is empty: the monitor has heard of what was unmapped, and is at work.
+fn await_empty(store: &Store, kind: &str) {
+    let end = Instant::now() + HEARD;
+    while occupied(store) != 0 {
+        assert!(
+            Instant::now() < end,
+            "{kind}: {} blocks left",
+            occupied(store)
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// A part, and then all, of registered memory is unmapped before its registration ends.
+#[test]
+fn what_was_unmapped_before_is_not_idle() {
+    for (kind, mover) in movers() {
+        let (store, area) = (store(), area());
+        let (start, len) = (area.span().start, area.span().len());
+        let (first, second) = (
+            moves(&mover, &store, start, len),
+            moves(&mover, &store, start, len),
+        );
+        // SAFETY: a part of the test's own memory, which nothing touches any more.
+        unsafe { sys::unmap(Span::new(start, start + 5 * PAGE)) };
+        mover.release(first);
+        assert_eq!(occupied(&store) as usize * 512, len, "{kind}: registered");
+        mover.release(second);
+        assert_eq!(occupied(&store) as usize * 512, len - 5 * PAGE, "{kind}");
+        assert_eq!(byte(start + 5 * PAGE), 0x11);
+        let left = mover.move_in(&store, start + 5 * PAGE, len - 5 * PAGE);
+        let left = left.expect("counts");
+        drop(area);
+        mover.release(left);
+        assert_eq!(occupied(&store), 0, "{kind}");
+        assert_eq!(
+            Arc::strong_count(&store),
+            1,
+            "{kind}: nothing is left of it"
+        );
+    }
+}
+
+/// Idle memory that could not come back, since a page of it was held, is idle as before.
+#[test]
+fn what_could_not_come_back_goes_when_it_is_unmapped() {
+    for (kind, mover) in movers() {
+        let (store, area) = (store(), area());
+        let (start, len) = (area.span().start, area.span().len());
+        mover.release(moves(&mover, &store, start, len));
+        let let_go = holders::process_vm_writev(start + 5 * PAGE);
+        mover.reclaim(&store);
+        let_go();
+        assert_ne!(occupied(&store), 0, "{kind}");
+        assert_eq!(byte(start + 5 * PAGE), READ_BYTE, "{kind}: lost");
+        drop(area);
+        await_empty(&store, kind);
+    }
+}
+
 /// Idle memory makes way for another store, unless it is held.
 #[test]
 fn idle_memory_makes_way() {
     for (kind, mover) in movers() {
         let (first, area) = (store(), area());
-        let second = rustix::fs::memfd_create("store", MemfdFlags::CLOEXEC).expect("a memfd");
-        rustix::fs::ftruncate(&second, causeway_identity::ADDRESSES_END).expect("its size");
-        let second = Arc::new(Store::new(second, 2));
+        let second = other_store();
         let (start, len) = (area.span().start, area.span().len());
         mover.release(moves(&mover, &first, start, len));
         let let_go = holders::process_vm_writev(start + 5 * PAGE);

@@ -158,6 +158,7 @@ impl Engine {
         if !self.is_as_found(vma, target) {
             return Err((None, Errno::BUSY));
         }
+        super::unit_step("back.placing");
         self.shared.table().source = Some(piece);
         self.place(target, shell.start, None)
             .map_err(|error| (None, error))?;

@@ -116,7 +116,7 @@ impl Engine {
             unsafe { sys::hollow(chunk.at(from), chunk.start).is_ok() }
         };
         self.shared.table().lifted.expect_nothing();
-        super::refusal("move.lowered");
+        super::unit_step("move.lowered");
         if moved && self.end_untrapped() {
             // What traps the chunk from now on is another's, which the kernel does not mind.
             self.shared.lift.wake(chunk);

@@ -48,10 +48,7 @@ impl Mover {
         };
         for span in moved.parts {
             registry.extents.rest(span);
-            for idle in registry.extents.idle(span) {
-                let mut table = engine.view().table();
-                table.pieces.mark(registry.store.id(), idle, true);
-            }
+            list_idle(engine, registry, span);
         }
         inner.close_empty();
     }
@@ -124,11 +121,32 @@ impl Inner {
             };
             for idle in registry.extents.take_idle(offsets) {
                 let (kept, _) = bring_back(engine, &registry.store, idle, &status);
-                for Freed { span, emptied } in kept {
-                    registry.extents.insert_idle(Freed { span, emptied });
-                }
+                kept.into_iter()
+                    .for_each(|freed| keep_idle(engine, registry, freed));
             }
         }
+    }
+}
+
+/// Enters pages that could not come back, and belong to no registration.
+pub(super) fn keep_idle(engine: &Backend, registry: &mut Registry, freed: Freed) {
+    registry.extents.insert_idle(freed);
+    list_idle(engine, registry, freed.span);
+}
+
+/// Lists the idle parts of a range as such, for the monitor to give up when they are unmapped. Of
+/// what the program has unmapped before, the monitor hears no more: that goes now.
+fn list_idle(engine: &Backend, registry: &mut Registry, span: Span) {
+    let store = registry.store.id();
+    let mut all_mapped = true;
+    for idle in registry.extents.idle(span) {
+        let mut table = engine.view().table();
+        table.pieces.mark(store, idle, true);
+        let shown = table.pieces.showing(store, idle);
+        all_mapped &= shown.map(|piece| piece.span.len()).sum::<usize>() >= idle.len();
+    }
+    if !all_mapped {
+        forget_unmapped(engine, registry);
     }
 }
 
