@@ -312,15 +312,11 @@ impl BrokerService for Client<'_> {
         cursor: StatusCursor,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<StatusPage>, Errno> {
-        // The own tenant's clients may see all: they are the broker's user, or root.
-        let seen = Some(self.peer.tenant).filter(|&tenant| tenant != 0);
-        Ok(status_page(self.hub, self.tenants, &cursor, seen).into())
+        Ok(status_page(self.hub, self.tenants, &cursor, self.peer.seen()).into())
     }
 
     fn tally(&mut self, cursor: TallyCursor, _: Vec<OwnedFd>) -> Result<Answer<TallyPage>, Errno> {
-        let own = self.peer.tenant;
-        // As with the status.
-        let seen = |&(id, _): &(TenantId, &Tenant)| own == 0 || id == own;
+        let seen = |&(id, _): &(TenantId, &Tenant)| self.peer.sees(id);
         let tenants = self.tenants.iter().enumerate();
         let found = tenants.skip(cursor.tenant as usize).find(seen);
         let next = found.map_or(cursor.tenant, |(id, _)| {
@@ -529,7 +525,7 @@ impl BrokerService for Client<'_> {
     ) -> Result<Answer<SecuredReply>, Errno> {
         // As for the rest of the status.
         let endpoint = self.hub.endpoint(request.endpoint).ok_or(Errno::NOENT)?;
-        if self.peer.tenant != 0 && self.peer.tenant != endpoint.tenant {
+        if !self.peer.sees(endpoint.tenant) {
             return Err(Errno::NOENT);
         }
         let qpns = self

@@ -78,4 +78,6 @@ pub mod sysfs_views;
 pub mod vm;
 
 #[cfg(test)]
+mod sight_tests;
+#[cfg(test)]
 mod testing;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::config::Tenant;
 use crate::hub::{Endpoint, Hub};
-use crate::ids::{EndpointId, OWN_TENANT_ID, TenantId};
+use crate::ids::{EndpointId, TenantId};
 use crate::session::Peer;
 use crate::vm::Vms;
 
@@ -44,8 +44,7 @@ impl<'a> Client<'a> {
 
     /// The limits that the caller may know of, as with the status.
     fn known(&self) -> Vec<LimitEntry> {
-        let own = self.peer.tenant;
-        let sees = |tenant| own == OWN_TENANT_ID || own == tenant;
+        let sees = |tenant| self.peer.sees(tenant);
         let tenants = self.tenants.iter().enumerate().filter(|(id, _)| sees(*id));
         let of_tenant = |(id, tenant): (TenantId, &Tenant)| LimitEntry {
             of: LimitOf::Tenant,
@@ -56,7 +55,7 @@ impl<'a> Client<'a> {
         let mut entries: Vec<LimitEntry> = tenants.map(of_tenant).collect();
         let of_vms = self.hub.rates.of_vms();
         let visible = of_vms
-            .filter(|(name, _)| own == OWN_TENANT_ID || self.vms.tenant_of(name).is_some_and(sees));
+            .filter(|(name, _)| self.peer.is_own() || self.vms.tenant_of(name).is_some_and(sees));
         entries.extend(visible.map(|(name, rates)| LimitEntry {
             of: LimitOf::Vm,
             name: name.to_owned(),
@@ -80,7 +79,7 @@ impl<'a> Client<'a> {
 
 impl LimitService for Client<'_> {
     fn set_limit(&mut self, entry: LimitEntry, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
-        if self.peer.tenant != OWN_TENANT_ID || self.peer.vm.is_some() {
+        if !self.peer.is_own() {
             return Err(Errno::PERM);
         }
         let LimitEntry {

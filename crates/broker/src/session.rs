@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::admission::Holder;
 use crate::config::Tenant;
-use crate::ids::{EndpointId, SessionId, TenantId, VmId};
+use crate::ids::{EndpointId, OWN_TENANT_ID, SessionId, TenantId, VmId};
 
 /// What a service answers to a request of which it has done a part: the rest is done in further
 /// turns of the event loop, so that the others' requests do not wait for all of it.
@@ -32,6 +32,22 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whether it is a process of the broker's own user or root, and of this host: within a VM
+    /// anybody may be root.
+    pub fn is_own(&self) -> bool {
+        self.tenant == OWN_TENANT_ID && self.vm.is_none()
+    }
+
+    /// The tenant of which it may see what there is; `None` is all of them.
+    pub fn seen(&self) -> Option<TenantId> {
+        (!self.is_own()).then_some(self.tenant)
+    }
+
+    /// Whether it may see what a tenant has.
+    pub fn sees(&self, tenant: TenantId) -> bool {
+        self.seen().is_none_or(|seen| seen == tenant)
+    }
+
     /// The user whose place its connection has.
     pub fn holder(&self) -> Holder {
         Holder {

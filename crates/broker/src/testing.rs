@@ -8,7 +8,7 @@ use causeway_identity::Slot;
 use crate::boundary::PidNamespace;
 use crate::config::Limits;
 use crate::hub::{Endpoint, Hub};
-use crate::ids::EndpointId;
+use crate::ids::{EndpointId, OWN_TENANT_ID, TenantId};
 
 /// The network namespace of most of them.
 pub const NETNS: u64 = 77;
@@ -33,8 +33,18 @@ pub fn own_namespace() -> Option<PidNamespace> {
 
 /// An endpoint with one slot.
 pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
+    endpoint_of(hub, OWN_TENANT_ID, (slot, netns), uid)
+}
+
+/// An endpoint of a tenant, with one slot in a network namespace.
+pub fn endpoint_of(
+    hub: &mut Hub,
+    tenant: TenantId,
+    (slot, netns): (u16, u64),
+    uid: u32,
+) -> EndpointId {
     let endpoint = Endpoint {
-        tenant: 0,
+        tenant,
         limits: Limits::default(),
         met: Vec::new(),
         pid: 1,

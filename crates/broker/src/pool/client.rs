@@ -272,8 +272,7 @@ impl PoolService for Client<'_> {
     }
 
     fn status(&mut self, cursor: PoolCursor, _: Vec<OwnedFd>) -> Result<Answer<PoolPage>, Errno> {
-        // The own tenant's clients may see all: they are the broker's user, or root.
-        let seen = Some(self.caller.peer.tenant).filter(|&tenant| tenant != 0);
+        let seen = self.caller.peer.seen();
         Ok(self.pools.status_page(&cursor, seen, self.tenants).into())
     }
 }

@@ -150,9 +150,7 @@ impl SisciService for Client<'_> {
     }
 
     fn items(&mut self, request: ItemCursor, _: Vec<OwnedFd>) -> Result<Answer<ItemPage>, Errno> {
-        // A process that may enter the runtime directory is the broker's own user's.
-        let seen = self.caller.tenant.socket.is_some();
-        let seen = seen.then_some(self.caller.peer.tenant);
+        let seen = self.caller.peer.seen();
         let members = &*self.context.members;
         let page = self.tables.items(&request, seen, members, self.tenants);
         Ok(page.into())

@@ -389,7 +389,7 @@ pub struct Client<'a> {
 impl Client<'_> {
     /// The broker's own user and root, and none of them from within a VM.
     fn check(&self) -> Result<(), Errno> {
-        if self.peer.tenant == 0 && self.peer.vm.is_none() {
+        if self.peer.is_own() {
             Ok(())
         } else {
             Err(Errno::PERM)
