@@ -205,7 +205,7 @@ int cw_block_revoke(cw_block *block, enum cw_party party, uint64_t number, unsig
 /* Moves a block of this session's to fresh memory, which only those get who have a right to it.
  * Addresses stay. Nobody may write to the block meanwhile: what is stored to the old memory after
  * the copy is lost. -EPERM, -ENOENT, -EACCES, -ENOMEM; -EINVAL if the broker was restarted
- * meanwhile: to be tried again. */
+ * meanwhile, or another session has moved a block that nobody owns: to be tried again. */
 int cw_block_move(cw_block *block);
 
 /* Maps a block, for CW_READ or CW_WRITE; it stays mapped until it is closed. All that this process
@@ -280,7 +280,8 @@ int cw_sem_post(cw_block *block, uint64_t offset);
 int cw_sem_value(cw_block *block, uint64_t offset);
 
 /* Returns CW_SERIAL to the last that arrives, 0 to the others; -EOWNERDEAD if a participant died:
- * who waits, or one that has joined. Then it is broken until it is mended. */
+ * who waits, or one that has joined. Then it is broken until it is mended. cw_barrier_join returns
+ * that too, where no record is free (64 processes) and one is a dead process's. */
 int cw_barrier_init(cw_block *block, uint64_t offset, uint32_t parties);
 int cw_barrier_wait(cw_block *block, uint64_t offset, int64_t wait_ns);
 int cw_barrier_join(cw_block *block, uint64_t offset);
@@ -306,7 +307,8 @@ enum cw_transfer_state {
 int cw_dma_open(cw_lib *lib, const char *cluster, unsigned flags, cw_dma **dma);
 int cw_dma_close(cw_dma *dma);
 
-/* This node's number; the nodes of the cluster; its buffers (their numbers are the handles). */
+/* This node's number, which is another after the others have taken this process for dead; the nodes
+ * of the cluster; its buffers (their numbers are the handles). */
 uint64_t cw_dma_node(cw_dma *dma);
 int cw_dma_nodes(cw_dma *dma, struct cw_member *nodes, size_t count);
 int cw_dma_buffers(cw_dma *dma, struct cw_block_info *buffers, size_t count);
@@ -321,6 +323,7 @@ int cw_dma_find(cw_dma *dma, uint64_t id, cw_buffer **buffer);
 int cw_buffer_close(cw_buffer *buffer);
 
 uint64_t cw_buffer_id(cw_buffer *buffer);
+/* The node it belongs to: of another node the number that it had when the buffer was found. */
 uint64_t cw_buffer_node(cw_buffer *buffer);
 uint64_t cw_buffer_size(cw_buffer *buffer);
 void *cw_buffer_address(cw_buffer *buffer);

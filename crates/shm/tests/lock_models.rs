@@ -409,3 +409,30 @@ fn a_barrier_does_not_wait_for_the_dead() {
         });
     }
 }
+
+/// One waits, one dies before it arrives, and a third mends the barrier: the one that waits hears
+/// of it.
+#[test]
+fn a_barrier_is_not_mended_behind_the_back_of_one_that_waits() {
+    model(2, || {
+        let bed = Bed::new();
+        let barrier = Barrier::init(&bed.memory, 0, 2).unwrap();
+        let b = bed.clone();
+        let victim = bed.mortal(1, "lock.barrier.entered", move |who| {
+            let _ = Barrier::open(&b.memory, 0).unwrap().wait(who);
+        });
+        let b = bed.clone();
+        let mender = bed.mortal(2, "", move |who| {
+            let barrier = Barrier::open(&b.memory, 0).unwrap();
+            // One that comes after it was mended waits for somebody else.
+            if barrier.arrived() == 1 {
+                barrier.mend(who).unwrap();
+            }
+        });
+        bed.in_this_thread(0, |who| {
+            assert_eq!(barrier.wait(who), Err(LockError::Broken))
+        });
+        assert!(victim.join().unwrap());
+        mender.join().unwrap();
+    });
+}

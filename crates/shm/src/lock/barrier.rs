@@ -92,9 +92,10 @@ impl<'m> Barrier<'m> {
     /// arrives, the others hear of it. Without that, only a death while it waits counts.
     ///
     /// # Errors
-    /// [`LockError::TooMany`]: more than [`super::RECORDS`] processes.
+    /// [`LockError::TooMany`]: more than [`super::RECORDS`] processes; [`LockError::Broken`]: as
+    /// many, and it is broken, or one of them is dead.
     pub fn join(self, who: &Locker) -> Result<(), LockError> {
-        self.records.enter(who)
+        self.enter(who)
     }
 
     /// It takes part no longer.
@@ -125,11 +126,21 @@ impl<'m> Barrier<'m> {
     /// [`LockError::TooMany`]: more than [`super::RECORDS`] processes; [`LockError::Invalid`]: the
     /// words are none of a barrier.
     pub fn wait_until(self, who: &Locker, until: Deadline) -> Result<bool, LockError> {
-        self.records.enter(who)?;
+        self.enter(who)?;
         who.step("lock.barrier.entered");
         let result = self.meet(who, until);
         self.records.leave(who);
         result
+    }
+
+    /// One participant more. It takes no record of a dead one, by which others learn of the death.
+    fn enter(self, who: &Locker) -> Result<(), LockError> {
+        if self.records.try_enter(who)? {
+            return Ok(());
+        }
+        let seen = self.word.load(Ordering::Acquire);
+        self.check(who, seen, |life| who.is_alive(life))?;
+        Err(LockError::TooMany)
     }
 
     fn meet(self, who: &Locker, until: Deadline) -> Result<bool, LockError> {
@@ -245,17 +256,26 @@ impl<'m> Barrier<'m> {
     }
 
     /// Makes a broken barrier whole again, with nobody arrived. Those that still wait are told that
-    /// it was broken. Forgets the dead.
+    /// it was broken. Forgets the dead. A barrier is broken by a death even if nobody has noticed.
     ///
     /// # Errors
     /// [`LockError::Busy`]: others change it all the time.
     pub fn mend(self, who: &Locker) -> Result<(), LockError> {
-        self.records.reclaim(|life| who.is_alive(life));
         for _ in 0..RETRIES {
+            // Before the word is read: who dies later may be of a round that begins when another
+            // process mends it.
+            let dead = self.records.dead(|life| who.is_alive(life));
             let seen = self.word.load(Ordering::Acquire);
             if seen & BROKEN == 0 {
-                return Ok(());
+                if dead.is_empty() {
+                    return Ok(());
+                }
+                // Those that wait hear of a death by the record, or by the word: before the record
+                // goes, the word says it.
+                let _ = self.end_round(who, seen);
+                continue;
             }
+            self.records.forget(&dead);
             let next = (seen & ERAS).wrapping_add(ERA) | seen & ROUNDS;
             if self.replace(seen, next) {
                 who.wake(self.word, ALL);

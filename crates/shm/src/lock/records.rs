@@ -26,6 +26,15 @@ pub(crate) enum Found {
     Dead,
 }
 
+/// Entries of dead processes, by record; 0 for others.
+pub(crate) struct Dead([u64; RECORDS]);
+
+impl Dead {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|&entry| entry == 0)
+    }
+}
+
 /// The records of an object.
 #[derive(Clone, Copy)]
 pub(crate) struct Records<'m> {
@@ -84,7 +93,8 @@ impl<'m> Records<'m> {
         }
     }
 
-    fn try_enter(self, who: &Locker) -> Result<bool, LockError> {
+    /// The same, unless all are taken, by the living or the dead: then false.
+    pub(crate) fn try_enter(self, who: &Locker) -> Result<bool, LockError> {
         let me = who.life();
         for offset in 0..RECORDS {
             let word = self.word(Self::first_record(me) + offset);
@@ -165,6 +175,29 @@ impl<'m> Records<'m> {
                     .is_err();
         }
         left
+    }
+
+    /// The entries of the dead.
+    pub(crate) fn dead(self, mut alive: impl FnMut(Life) -> bool) -> Dead {
+        let mut dead = Dead([0; RECORDS]);
+        if self.any() {
+            for (index, entry) in dead.0.iter_mut().enumerate() {
+                let seen = self.word(index).load(Ordering::SeqCst);
+                if entries(seen) != 0 && !alive(named(seen)) {
+                    *entry = seen;
+                }
+            }
+        }
+        dead
+    }
+
+    /// Takes these back.
+    pub(crate) fn forget(self, dead: &Dead) {
+        for (index, &seen) in dead.0.iter().enumerate().filter(|(_, seen)| **seen != 0) {
+            // If it changes meanwhile another has taken it back.
+            let word = self.word(index);
+            let _ = word.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
     }
 
     /// The processes inside, and how often.

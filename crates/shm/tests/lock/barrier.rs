@@ -1,7 +1,8 @@
 //! The barrier.
 
 use crate::world::{World, late, soon};
-use causeway_shm::lock::{Barrier, Deadline, LockError};
+use causeway_shm::life::Life;
+use causeway_shm::lock::{Barrier, Deadline, LockError, Locker, RECORDS};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const AT: usize = 2048;
@@ -81,5 +82,46 @@ fn a_death_breaks_it_until_it_is_mended() {
         world.kill(&b);
         assert_eq!(barrier.wait_until(&c, late()), Err(LockError::Broken));
         let _ = dying.join().unwrap();
+    });
+}
+
+/// A participant that has joined dies, another one waits, and a third does something before the one
+/// that waits is told of the death: it hears of it all the same.
+fn hears_of_a_death(joined: usize, then: impl FnOnce(Barrier<'_>, &Locker)) {
+    let world = World::new();
+    let barrier = Barrier::init(&world.memory, AT, 2).unwrap();
+    let mut processes = (0..).map(|index| world.process(index));
+    let joined: Vec<Locker> = processes.by_ref().take(joined).collect();
+    for who in &joined {
+        barrier.join(who).unwrap();
+    }
+    let (b, c) = (processes.next().unwrap(), processes.next().unwrap());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| barrier.wait_until(&b, late()));
+        while barrier.arrived() == 0 {
+            std::thread::yield_now();
+        }
+        world.writer.end(joined[0].life());
+        then(barrier, &c);
+        world.writer.announce();
+        assert_eq!(waiter.join().unwrap(), Err(LockError::Broken));
+    });
+}
+
+#[test]
+fn a_death_is_not_mended_before_it_is_told() {
+    hears_of_a_death(1, |barrier, who| {
+        barrier.mend(who).unwrap();
+        let dead = |&(life, _): &(Life, u16)| life.index == 0;
+        assert!(!barrier.participants().iter().any(dead), "forgotten");
+    });
+}
+
+#[test]
+fn the_record_of_a_dead_participant_is_not_anothers() {
+    hears_of_a_death(RECORDS - 1, |barrier, who| {
+        assert_eq!(barrier.join(who), Err(LockError::Broken));
+        barrier.mend(who).unwrap();
+        barrier.join(who).unwrap();
     });
 }

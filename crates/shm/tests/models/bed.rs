@@ -134,11 +134,14 @@ impl Bed {
     }
 
     /// A process that dies when it first reaches a step; the result is whether it did.
+    ///
+    /// What `what` has is dropped after the death: the checker runs all threads on one, and takes
+    /// what others let go of for poisoned if it switches to them while this one unwinds.
     pub fn mortal(
         &self,
         index: u16,
         step: &'static str,
-        what: impl FnOnce(&Locker) + Send + 'static,
+        what: impl Fn(&Locker) + Send + 'static,
     ) -> JoinHandle<bool> {
         let bed = self.clone();
         let who = self.process(index, step);
