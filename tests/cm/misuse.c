@@ -215,6 +215,31 @@ static void descriptions(struct rdma_event_channel *channel, struct sockaddr_sto
 	CHECK(!rdma_destroy_id(id));
 }
 
+/* A listener has the protection domain that it was made with, which its connections get. */
+static void domains(struct rdma_event_channel *channel, struct sockaddr_storage *peer,
+		    const char *port)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct rdma_cm_id *id = new_id(channel), *listener;
+	struct rdma_addrinfo *info;
+	struct ibv_pd *pd;
+
+	resolved(channel, id, peer);
+	pd = ibv_alloc_pd(id->verbs);
+	need(pd, "ibv_alloc_pd");
+	CHECK(!rdma_getaddrinfo(NULL, port, &hints, &info));
+	CHECK(!rdma_create_ep(&listener, info, pd, NULL) && listener->pd == pd);
+	rdma_destroy_ep(listener);
+	CHECK(!rdma_create_ep(&listener, info, pd, &attr) && listener->pd == pd);
+	rdma_destroy_ep(listener);
+	CHECK(!rdma_create_ep(&listener, info, NULL, NULL) && listener->pd != pd);
+	rdma_destroy_ep(listener);
+	rdma_freeaddrinfo(info);
+	need0(ibv_dealloc_pd(pd));
+	CHECK(!rdma_destroy_id(id));
+}
+
 static void names(const char *host, const char *port)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };
@@ -247,6 +272,7 @@ int misuse(const char *host, const char *port)
 	channels(channel, &peer);
 	options(channel);
 	descriptions(channel, &peer);
+	domains(channel, &peer, port);
 	names(host, port);
 	rdma_destroy_event_channel(channel);
 	printf("%d checks, %d wrong\n", checks, wrong);

@@ -60,6 +60,10 @@ unsafe fn set_up(
     unsafe {
         if res.ai_flags & PASSIVE != 0 {
             bind(id, sockaddr::read(res.ai_src_addr)?)?;
+            if !pd.is_null() {
+                // The program finds it there, and so do the identifiers of connections.
+                (*id).pd = pd;
+            }
             if let Some(attr) = attr.as_ref() {
                 let mut attr = *attr;
                 attr.qp_type = (*id).qp_type;
