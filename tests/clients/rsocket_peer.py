@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 rs = ctypes.CDLL("librdmacm.so.1", use_errno=True)
 for name in ("rsend", "rrecv"):
@@ -21,6 +22,9 @@ for name in ("rsend", "rrecv"):
 LENGTH = 3_000_000
 POLL_MS = 60_000
 MANY = 20
+# How long a server neither reads nor writes, and what a client that sleeps may compute meanwhile.
+IDLE_SECONDS = 1.0
+COMPUTED_SECONDS = 0.3
 
 
 class PollFd(ctypes.Structure):
@@ -166,6 +170,45 @@ def halves_client(connect):
     peer.close()
 
 
+def crossing_server(peer, _port):
+    """Ends its half before the client knows of the connection, and reads to the end."""
+    peer.shutdown(socket.SHUT_WR)
+    check(peer.exactly(200_000) == pattern(200_000), "what was sent before both ends")
+    check(peer.recv(1) == b"", "the end")
+    peer.close()
+
+
+def crossing_client(connect):
+    """Closes while the server's half ends."""
+    peer = connect()
+    peer.send(pattern(200_000))
+    peer.close()
+
+
+def sleepers_server(peer, _port):
+    """Lets the client wait for both directions."""
+    check(peer.exactly(1) == b"a", "the first byte")
+    time.sleep(IDLE_SECONDS)
+    peer.send(b"b")
+    check(peer.exactly(LENGTH) == pattern(LENGTH), "what waited for room")
+    peer.close()
+
+
+def sleepers_client(connect):
+    """One thread waits for data and another for room: they sleep."""
+    peer = connect()
+    peer.send(b"a")
+    thread = threading.Thread(target=peer.send, args=(pattern(LENGTH),))
+    thread.start()
+    before = time.process_time()
+    check(peer.recv(1) == b"b", "the answer")
+    computed = time.process_time() - before
+    check(computed < COMPUTED_SECONDS, f"{computed} s of the processor to wait")
+    thread.join()
+    check(peer.recv(1) == b"", "the end")
+    peer.close()
+
+
 def polls_server(peer, _port):
     """Answers each byte."""
     while data := peer.recv(1):
@@ -224,6 +267,7 @@ def names_client(connect):
     peer = connect(nonblocking=True)
     found = peer.poll(select.POLLOUT)
     check(found == (1, [select.POLLOUT]), f"connected: {found}")
+    check(peer.connect(connect.host, connect.port) == 0, "rconnect when connected")
     check(peer.option(socket.SOL_SOCKET, socket.SO_ERROR) == 0, "SO_ERROR")
     check(rs.rfcntl(peer.fd, 4, ctypes.c_long(0)) == 0, "F_SETFL")
     port = struct.unpack("!H", peer.exactly(2))[0]
@@ -296,6 +340,8 @@ def killed_client(connect):
 TESTS = [
     ("both ways at once", duplex_server, duplex_client),
     ("half of a connection ends", halves_server, halves_client),
+    *[("both ends at once", crossing_server, crossing_client)] * MANY,
+    ("two threads sleep", sleepers_server, sleepers_client),
     ("polling", polls_server, polls_client),
     ("names and options", names_server, names_client),
     ("refusals", refused_server, refused_client),

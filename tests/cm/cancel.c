@@ -3,10 +3,15 @@
 #include "peer.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <rdma/rsocket.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,15 +21,25 @@
 #define DEPTH 16
 #define BYTES 64
 
-enum call { CQ_EVENT, ASYNC_EVENT, CM_EVENT, GET_REQUEST, CALLS };
+/* From RRECV_ALL on they must not be called with asynchronous cancellation. */
+enum call {
+	CQ_EVENT, ASYNC_EVENT, CM_EVENT, GET_REQUEST, RACCEPT, RCONNECT,
+	RRECV_ALL, RRECV, RSEND, RPOLL, RSELECT, CALLS
+};
 static const char *const NAMES[] = { "ibv_get_cq_event", "ibv_get_async_event",
-				     "rdma_get_cm_event", "rdma_get_request" };
+				     "rdma_get_cm_event", "rdma_get_request", "raccept",
+				     "rconnect", "rrecv of all", "rrecv", "rsend", "rpoll",
+				     "rselect" };
 
 static struct device dev;
 static struct ibv_pd *pd;
 static struct ibv_comp_channel *channel;
 static struct rdma_event_channel *cm_channel;
 static struct rdma_cm_id *listener;
+/* Nobody connects to the first, nor accepts from the second; a connection without data, whose peer
+ * does not read. */
+static int empty, deaf, stream, peer;
+static struct sockaddr_storage deaf_address;
 
 /* A thread that waits, and how. */
 struct waiter {
@@ -38,6 +53,36 @@ struct waiter {
 static void cleaned(void *arg)
 {
 	((struct waiter *)arg)->cleaned = true;
+}
+
+static int connect_to_the_deaf(void)
+{
+	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+
+	need(fd >= 0, "rsocket");
+	return rconnect(fd, (struct sockaddr *)&deaf_address, sizeof(struct sockaddr_in));
+}
+
+static int wait_for_stream(enum call call)
+{
+	static char data[1 << 22];
+	struct pollfd polled = { .fd = stream, .events = POLLIN };
+	fd_set read;
+
+	switch (call) {
+	case RRECV:
+		return rrecv(stream, data, 1, 0) < 0;
+	case RRECV_ALL:
+		return rrecv(stream, data, sizeof(data), MSG_WAITALL) < 0;
+	case RSEND:
+		return rsend(stream, data, sizeof(data), 0) < 0;
+	case RPOLL:
+		return rpoll(&polled, 1, -1) < 0;
+	default:
+		FD_ZERO(&read);
+		FD_SET(stream, &read);
+		return rselect(stream + 1, &read, NULL, NULL, NULL) < 0;
+	}
 }
 
 static int wait_once(enum call call)
@@ -62,8 +107,14 @@ static int wait_once(enum call call)
 		return 0;
 	case CM_EVENT:
 		return rdma_get_cm_event(cm_channel, &cm);
-	default:
+	case GET_REQUEST:
 		return rdma_get_request(listener, &id);
+	case RACCEPT:
+		return raccept(empty, NULL, NULL) < 0;
+	case RCONNECT:
+		return connect_to_the_deaf();
+	default:
+		return wait_for_stream(call);
 	}
 }
 
@@ -109,7 +160,9 @@ static void joined(struct waiter *waiter, const char *when)
 
 static void cancel_each(int type, const char *when)
 {
-	for (int call = 0; call < CALLS; call++) {
+	int calls = type == PTHREAD_CANCEL_ASYNCHRONOUS ? RRECV_ALL : CALLS;
+
+	for (int call = 0; call < calls; call++) {
 		struct waiter waiter = { .call = call, .type = type };
 
 		/* In the wait, and before it. */
@@ -121,6 +174,55 @@ static void cancel_each(int type, const char *when)
 		need0(pthread_cancel(waiter.thread));
 		joined(&waiter, "at once");
 	}
+}
+
+static int listening(struct sockaddr_storage *at)
+{
+	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+	socklen_t len = sizeof(*at);
+
+	need(fd >= 0, "rsocket");
+	need(!rbind(fd, (struct sockaddr *)at, sizeof(struct sockaddr_in)), "rbind");
+	need(!rlisten(fd, -1), "rlisten");
+	need(!rgetsockname(fd, (struct sockaddr *)at, &len), "rgetsockname");
+	return fd;
+}
+
+static void streams_make(void)
+{
+	struct sockaddr_storage at = address_of("127.0.0.1", "0");
+	struct pollfd polled = { .events = POLLOUT };
+
+	deaf_address = at;
+	empty = listening(&at);
+	deaf = listening(&deaf_address);
+	stream = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	need(stream >= 0, "rsocket");
+	need(rconnect(stream, (struct sockaddr *)&at, sizeof(struct sockaddr_in)) &&
+	     errno == EINPROGRESS, "rconnect");
+	peer = raccept(empty, NULL, NULL);
+	need(peer >= 0, "raccept");
+	polled.fd = stream;
+	need(rpoll(&polled, 1, -1) == 1 && polled.revents == POLLOUT, "rpoll");
+	need(!rfcntl(stream, F_SETFL, 0), "rfcntl");
+	/* Some of what is to be received is there. */
+	need(rsend(peer, "a", 1, 0) == 1, "rsend");
+}
+
+/* The locks are free: a stream is used and ended as ever. */
+static void streams_free(void)
+{
+	char data[1 << 16];
+	ssize_t got;
+
+	need(!rshutdown(stream, SHUT_WR), "rshutdown");
+	do {
+		got = rrecv(peer, data, sizeof(data), 0);
+		need(got >= 0, "rrecv");
+	} while (got);
+	need(rsend(peer, "b", 1, 0) == 1, "rsend");
+	need(rrecv(stream, data, 1, MSG_WAITALL) == 1, "rrecv");
+	need(!rclose(peer) && !rclose(stream) && !rclose(empty) && !rclose(deaf), "rclose");
 }
 
 /* Two queue pairs of this process, and their queues. */
@@ -281,8 +383,10 @@ int cancelled(const char *host, const char *port)
 	need(!rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP), "rdma_create_id");
 	need(!rdma_bind_addr(listener, (struct sockaddr *)&any), "rdma_bind_addr");
 	need(!rdma_listen(listener, 4), "rdma_listen");
+	streams_make();
 	cancel_each(PTHREAD_CANCEL_DEFERRED, "deferred");
 	cancel_each(PTHREAD_CANCEL_ASYNCHRONOUS, "asynchronous");
+	streams_free();
 	off_is_off();
 	cancel_beside_traffic(PTHREAD_CANCEL_DEFERRED, "beside traffic, deferred");
 	cancel_beside_traffic(PTHREAD_CANCEL_ASYNCHRONOUS, "beside traffic, asynchronous");

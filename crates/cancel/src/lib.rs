@@ -10,8 +10,10 @@
 //! The frames before the first and after the last of Rust are assembly, made from the symbol tables
 //! (`crates/verbs/symbols/table.rs`): a function marked `shield:` there runs with cancellation
 //! off, one marked `point:` is a cancellation point, and gets [`Allowed`] as its fourth argument.
-//! Functions of the fast path are not marked. They must not be called with asynchronous
-//! cancellation on, and what they call of the C library, they call within [`off`].
+//! Functions of the fast path are not marked, or, where they may sleep, marked `sleep:`, as
+//! cancellation points that run with cancellation as the program has it. They must not be called
+//! with asynchronous cancellation on, and what they call of the C library, they call within
+//! [`off`].
 
 mod signals;
 
@@ -20,8 +22,9 @@ use std::io;
 
 pub use signals::{FAULTS, goes_on, interrupt};
 
-/// What a function marked `point:` returns to have its thread end. No such function returns it
-/// otherwise: they return 0 or -1.
+/// What a function marked `point:` or `sleep:` returns to have its thread end. No such function
+/// returns it otherwise: they return -1, 0 or a positive number. Of a number of 64 bits the lower
+/// ones are looked at.
 pub const CANCELLED: c_int = c_int::MIN;
 
 /// `PTHREAD_CANCEL_DISABLE`.
@@ -30,6 +33,8 @@ const DISABLE: c_int = 1;
 const DEFERRED: c_int = 0;
 /// Bytes of the kernel's signal set.
 const KERNEL_SET_BYTES: usize = 8;
+/// No state of the C library's.
+const AS_IT_IS: c_int = -1;
 /// No result of a system call.
 const UNWOUND: isize = isize::MIN;
 
@@ -46,6 +51,8 @@ pub struct Allowed(c_int);
 impl Allowed {
     /// For waits inside the library: the thread is not cancelled.
     pub const NO: Allowed = Allowed(DISABLE);
+    /// For functions marked `sleep:`: the thread's own state counts.
+    pub const AS_IT_IS: Allowed = Allowed(AS_IT_IS);
 }
 
 /// How a wait ended before its time.
@@ -95,7 +102,7 @@ pub fn shield<R: Copy>(f: impl FnOnce() -> R) -> R {
 }
 
 /// `ppoll(2)`, a cancellation point where the program allows it. Cancellation is off before it and
-/// after it; the caller holds no lock.
+/// after it, or, with [`Allowed::AS_IT_IS`], as it was before; the caller holds no lock.
 ///
 /// # Errors
 /// [`Ended::Cancelled`] once, after which the thread cannot be cancelled again.
@@ -105,6 +112,17 @@ pub fn poll(
     mask: Option<&libc::sigset_t>,
     allowed: Allowed,
 ) -> Result<(), Ended> {
+    if allowed == Allowed::AS_IT_IS {
+        let mut before = DISABLE;
+        // SAFETY: changes this thread's state alone.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        let polled = poll(fds, timeout, mask, Allowed(before));
+        if !matches!(polled, Err(Ended::Cancelled)) {
+            // SAFETY: as above, and back.
+            unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
+        }
+        return polled;
+    }
     let timeout = timeout
         .as_mut()
         .map_or(core::ptr::null_mut(), |t| &raw mut *t);
@@ -380,6 +398,7 @@ mod tests {
         let me = unsafe { libc::pthread_self() } as usize;
         off(|| {
             assert!(poll(&mut fds, brief, Some(&none), ENABLED).is_ok());
+            assert!(poll(&mut fds, brief, Some(&none), Allowed::AS_IT_IS).is_ok());
             let request = thread::spawn(move || {
                 thread::sleep(Duration::from_millis(50));
                 // SAFETY: the thread lives until it has joined this one.
@@ -401,5 +420,49 @@ mod tests {
         assert!(poll(&mut fds, brief, None, Allowed::NO).is_ok());
         // SAFETY: ours.
         unsafe { [libc::close(pipe[0]), libc::close(pipe[1])] };
+    }
+
+    /// Whether a wait of a thread that is to be cancelled says that.
+    fn cancelled_waiter(wait: impl FnOnce() -> Result<(), Ended> + Send + 'static) -> bool {
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let waiter = thread::spawn(move || {
+            // The request waits until cancellation is on.
+            off(|| {
+                // SAFETY: plain data.
+                let me = unsafe { libc::pthread_self() } as usize;
+                ready.send(me).unwrap();
+                thread::park();
+            });
+            let cancelled = matches!(wait(), Err(Ended::Cancelled));
+            // A request that has not been heeded is still there.
+            // SAFETY: changes this thread's state alone.
+            unsafe { pthread_setcancelstate(DISABLE, core::ptr::null_mut()) };
+            cancelled
+        });
+        let thread = is_ready.recv().unwrap() as libc::pthread_t;
+        // SAFETY: the thread lives until it is joined.
+        assert_eq!(unsafe { pthread_cancel(thread) }, 0);
+        waiter.thread().unpark();
+        waiter.join().unwrap()
+    }
+
+    #[test]
+    fn a_thread_is_cancelled_as_the_program_allows() {
+        let brief = Some(libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 1,
+        });
+        assert!(cancelled_waiter(|| poll(
+            &mut [],
+            None,
+            None,
+            Allowed::AS_IT_IS
+        )));
+        assert!(!cancelled_waiter(move || off(|| poll(
+            &mut [],
+            brief,
+            None,
+            Allowed::AS_IT_IS
+        ))));
     }
 }

@@ -5,11 +5,14 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::{mem, ptr};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use causeway_abi::{
     IbvCompChannel, IbvContext, IbvContextOps, IbvCq, IbvMr, IbvPd, IbvQp, IbvQpAttr,
     IbvQpInitAttr, IbvRecvWr, IbvSendWr, IbvSge, IbvWc,
 };
+
+use rustix::event::{EventfdFlags, eventfd};
 
 #[path = "../../../fuzz/harness/script.rs"]
 mod script;
@@ -47,6 +50,11 @@ pub(crate) struct Wire {
     pub polls: u32,
     /// Posts that still succeed.
     pub posts_left: u32,
+    /// What happens whenever the queue is polled.
+    pub each_poll: Option<fn(&mut Wire)>,
+    /// The channel of the queue made last, and whether it is told of the next completion.
+    channel: c_int,
+    armed: bool,
 }
 
 thread_local! {
@@ -64,7 +72,7 @@ impl Wire {
         let Some(wr_id) = self.receives.pop_front() else {
             return;
         };
-        self.done.push_back(IbvWc {
+        self.finish(IbvWc {
             wr_id,
             status: if good { 0 } else { FAILED },
             wc_flags: if immediate.is_some() { WITH_IMM } else { 0 },
@@ -76,11 +84,20 @@ impl Wire {
     /// The oldest request completes.
     pub fn complete(&mut self, good: bool) {
         if let Some(wr_id) = self.sends.pop_front() {
-            self.done.push_back(IbvWc {
+            self.finish(IbvWc {
                 wr_id,
                 status: if good { 0 } else { FAILED },
                 ..IbvWc::default()
             });
+        }
+    }
+
+    fn finish(&mut self, completion: IbvWc) {
+        self.done.push_back(completion);
+        if mem::take(&mut self.armed) {
+            // SAFETY: the channel outlives its queue.
+            let channel = unsafe { BorrowedFd::borrow_raw(self.channel) };
+            rustix::io::write(channel, &1u64.to_ne_bytes()).expect("an event");
         }
     }
 
@@ -135,6 +152,9 @@ unsafe extern "C" fn poll(_cq: *mut IbvCq, room: c_int, out: *mut IbvWc) -> c_in
             wire.polls < POLLS_MAX,
             "a peer that goes on holds the caller up"
         );
+        if let Some(act) = wire.each_poll {
+            act(wire);
+        }
         let room = usize::try_from(room).expect("room");
         if let Some(immediate) = wire.flood {
             for _ in 0..room {
@@ -151,6 +171,7 @@ unsafe extern "C" fn poll(_cq: *mut IbvCq, room: c_int, out: *mut IbvWc) -> c_in
 }
 
 unsafe extern "C" fn arm(_cq: *mut IbvCq, _solicited: c_int) -> c_int {
+    wire(|wire| wire.armed = true);
     0
 }
 
@@ -241,15 +262,19 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(_context: *mut IbvContext) -> *mut IbvCompChannel {
     let channel: *mut IbvCompChannel = make();
-    // SAFETY: just made; standard input has flags that can be read.
-    unsafe { (*channel).fd = 0 };
+    let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC).expect("a descriptor");
+    // SAFETY: just made.
+    unsafe { (*channel).fd = fd.into_raw_fd() };
     channel
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut IbvCompChannel) -> c_int {
-    // SAFETY: one of ours, which its owner gives up.
-    unsafe { free(channel) }
+    // SAFETY: one of ours, which its owner gives up, and its descriptor with it.
+    unsafe {
+        drop(OwnedFd::from_raw_fd((*channel).fd));
+        free(channel)
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -257,12 +282,15 @@ unsafe extern "C" fn ibv_create_cq(
     context: *mut IbvContext,
     _entries: c_int,
     _cq_context: *mut c_void,
-    _channel: *mut IbvCompChannel,
+    channel: *mut IbvCompChannel,
     _vector: c_int,
 ) -> *mut IbvCq {
     let cq: *mut IbvCq = make();
-    // SAFETY: just made.
-    unsafe { (*cq).context = context };
+    // SAFETY: just made; the channel lives.
+    unsafe {
+        (*cq).context = context;
+        wire(|wire| wire.channel = (*channel).fd);
+    }
     cq
 }
 
@@ -274,11 +302,16 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut IbvCq) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_cq_event(
-    _channel: *mut IbvCompChannel,
+    channel: *mut IbvCompChannel,
     _cq: *mut *mut IbvCq,
     _context: *mut *mut c_void,
 ) -> c_int {
-    -1
+    // SAFETY: the caller's channel, which lives.
+    let fd = unsafe { BorrowedFd::borrow_raw((*channel).fd) };
+    match rustix::io::read(fd, &mut [0; 8]) {
+        Ok(_) => 0,
+        Err(_) => -1,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -291,8 +324,8 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> 
     unsafe {
         let cap = &(*attr).cap;
         wire(|wire| {
-            wire.sends_max = cap.max_send_wr;
-            wire.receives_max = cap.max_recv_wr;
+            wire.sends_max += cap.max_send_wr;
+            wire.receives_max += cap.max_recv_wr;
             wire.inline_max = cap.max_inline_data;
         });
         (*qp).context = (*pd).context;

@@ -4,7 +4,9 @@
 //
 // `shield:FUNCTION` and `point:FUNCTION` are called, not jumped to, with the thread's cancellation
 // off (crates/cancel). They have up to six arguments, all in registers; a `point:` has up to three,
-// and gets whether cancellation was on as its fourth.
+// and gets whether cancellation was on as its fourth. `sleep:FUNCTION` is a cancellation point, too,
+// for functions that sleep at times: it is called with cancellation as the program has it, and has
+// up to six arguments.
 
 use std::fmt::Write as _;
 use std::{env, fs, path::PathBuf};
@@ -47,6 +49,7 @@ fn emit(out: &mut String, serial: usize, name: &str, version: &str, target: &str
     let (body, target) = match target.split_once(':') {
         Some(("shield", target)) => (processor().shield.to_owned(), target),
         Some(("point", target)) => (processor().point(), target),
+        Some(("sleep", target)) => (processor().sleep.to_owned(), target),
         _ => (format!("{} {{f}}", processor().jump), target),
     };
     writeln!(
@@ -72,6 +75,8 @@ struct Processor {
     /// thread that was cancelled earlier ends before the function, one that is cancelled in it (it
     /// returns `CANCELLED`) after it.
     point: [(&'static str, &'static str); 3],
+    /// The function alone, between the same two ends of a thread that is cancelled.
+    sleep: &'static str,
 }
 
 const X86_64: Processor = Processor {
@@ -104,6 +109,15 @@ const X86_64: Processor = Processor {
              2: mov rdi, -1; call pthread_exit@PLT; ud2; .cfi_endproc",
         ),
     ],
+    sleep: ".cfi_startproc; sub rsp, 56; .cfi_adjust_cfa_offset 56; \
+        mov [rsp], rdi; mov [rsp + 8], rsi; mov [rsp + 16], rdx; mov [rsp + 24], rcx; \
+        mov [rsp + 32], r8; mov [rsp + 40], r9; \
+        call pthread_testcancel@PLT; \
+        mov rdi, [rsp]; mov rsi, [rsp + 8]; mov rdx, [rsp + 16]; mov rcx, [rsp + 24]; \
+        mov r8, [rsp + 32]; mov r9, [rsp + 40]; \
+        call {f}; cmp eax, 0x80000000; je 2f; \
+        add rsp, 56; .cfi_adjust_cfa_offset -56; ret; .cfi_adjust_cfa_offset 56; \
+        2: mov rdi, -1; call pthread_exit@PLT; ud2; .cfi_endproc",
 };
 
 const AARCH64: Processor = Processor {
@@ -134,6 +148,15 @@ const AARCH64: Processor = Processor {
              2: mov x0, -1; bl pthread_exit; brk 1; .cfi_endproc",
         ),
     ],
+    sleep: ".cfi_startproc; stp x29, x30, [sp, -64]!; .cfi_def_cfa_offset 64; \
+        .cfi_offset x29, -64; .cfi_offset x30, -56; mov x29, sp; \
+        stp x0, x1, [sp, 16]; stp x2, x3, [sp, 32]; stp x4, x5, [sp, 48]; \
+        bl pthread_testcancel; \
+        ldp x0, x1, [sp, 16]; ldp x2, x3, [sp, 32]; ldp x4, x5, [sp, 48]; \
+        bl {f}; mov w1, 0x80000000; cmp w0, w1; b.eq 2f; \
+        ldp x29, x30, [sp], 64; .cfi_restore x29; .cfi_restore x30; .cfi_def_cfa_offset 0; \
+        ret; .cfi_def_cfa_offset 64; .cfi_offset x29, -64; .cfi_offset x30, -56; \
+        2: mov x0, -1; bl pthread_exit; brk 1; .cfi_endproc",
 };
 
 impl Processor {

@@ -65,7 +65,8 @@ pub(super) struct Config {
 }
 
 /// The defaults, read once.
-pub(super) static CONFIG: LazyLock<Config> = LazyLock::new(|| Config::read(Path::new(DIRECTORY)));
+pub(super) static CONFIG: LazyLock<Config> =
+    LazyLock::new(|| causeway_cancel::off(|| Config::read(Path::new(DIRECTORY))));
 
 impl Sizes {
     /// Half of the receive buffer, of which the peer is granted one at a time.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use causeway_abi::RdmaConnParam;
+use causeway_cancel::Allowed;
 
 use super::link::Link;
 use super::message::{CONN_DATA_LEN, ConnData};
@@ -65,9 +66,8 @@ pub(crate) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
         let mut state = socket.lock();
         match state.phase {
             Phase::Fresh | Phase::Listening => {
-                // A backlog of 0 is one, as the kernel has it.
                 // SAFETY: the identifier lives.
-                unsafe { address::start_listening(state.id, backlog.max(1)) }?;
+                unsafe { address::start_listening(state.id, requests(backlog)) }?;
                 state.phase = Phase::Listening;
                 Ok(())
             }
@@ -76,14 +76,24 @@ pub(crate) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     }))
 }
 
-/// `raccept`
+/// How many requests wait, in the words of `rdma_listen(3)`, to which 0 is the most. As the kernel
+/// has it for `listen(2)`, a negative number is that, and 0 is one.
+fn requests(backlog: c_int) -> c_int {
+    match backlog {
+        0 => 1,
+        some => some.max(0),
+    }
+}
+
+/// `raccept`; a cancellation point
 pub(crate) unsafe extern "C" fn raccept(
     fd: c_int,
     addr: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
+    allowed: Allowed,
 ) -> c_int {
     number(socket::with(fd, |listener| {
-        let socket = accept(listener)?;
+        let socket = accept(listener, allowed)?;
         if !addr.is_null() && !len.is_null() {
             let peer = name::peer(&socket, &socket.lock());
             // A peer that is gone already has no name.
@@ -95,7 +105,7 @@ pub(crate) unsafe extern "C" fn raccept(
     }))
 }
 
-fn accept(listener: &Socket) -> Result<Arc<Socket>> {
+fn accept(listener: &Socket, allowed: Allowed) -> Result<Arc<Socket>> {
     let mut state = listener.lock();
     let deadline = state.options.receive_deadline();
     loop {
@@ -115,7 +125,7 @@ fn accept(listener: &Socket) -> Result<Arc<Socket>> {
                 return Err(Errno(libc::EAGAIN));
             }
             Err(Errno(libc::EAGAIN)) => {
-                listener.wait(&mut state, deadline, |_| listener.has_events())?;
+                listener.wait(&mut state, deadline, allowed, |_| listener.has_events())?;
             }
             Err(errno) => return Err(errno),
         }
@@ -172,11 +182,12 @@ fn with_param<T>(data: &ConnData, f: impl FnOnce(RdmaConnParam) -> T) -> T {
     })
 }
 
-/// `rconnect`
+/// `rconnect`; a cancellation point
 pub(crate) unsafe extern "C" fn rconnect(
     fd: c_int,
     addr: *const libc::sockaddr,
     _len: libc::socklen_t,
+    allowed: Allowed,
 ) -> c_int {
     code(socket::with(fd, |socket| {
         // SAFETY: the program passes an address or null.
@@ -190,25 +201,33 @@ pub(crate) unsafe extern "C" fn rconnect(
                 Some(errno) => return Err(errno),
                 None => socket.renew(&mut state)?,
             },
-            Phase::Connecting => return Err(Errno(libc::EALREADY)),
-            Phase::Accepting | Phase::Connected => return Err(Errno(libc::EISCONN)),
+            Phase::Connecting => return outcome(socket, &mut state, allowed),
+            // Any error but EINPROGRESS has librspreload give the connection up and try TCP. The
+            // kernel, too, says this to the first call after it has connected.
+            Phase::Accepting | Phase::Connected => return Ok(()),
             Phase::Listening => return Err(INVALID),
         }
         if let Err(errno) = request(socket, &mut state, peer) {
             state.phase = Phase::Failed;
             return Err(errno);
         }
-        if state.options.nonblocking(0) {
-            return Err(Errno(libc::EINPROGRESS));
-        }
-        await_outcome(socket, &mut state)
+        outcome(socket, &mut state, allowed)
     }))
 }
 
-/// Waits until a connection that was asked for is there, or not.
-fn await_outcome(socket: &Socket, state: &mut Guard<'_>) -> Result<()> {
+/// Waits until a connection that was asked for is there, or not; unless the rsocket does not block.
+fn outcome(socket: &Socket, state: &mut Guard<'_>, allowed: Allowed) -> Result<()> {
+    if state.options.nonblocking(0) {
+        return Err(Errno(libc::EINPROGRESS));
+    }
     let deadline = state.options.send_deadline();
-    socket.wait(state, deadline, |state| state.phase != Phase::Connecting)?;
+    let known = |state: &State| state.phase != Phase::Connecting;
+    let waited = socket.wait(state, deadline, allowed, known);
+    waited.map_err(|errno| match errno {
+        // The time of `SO_SNDTIMEO` is over (socket(7)).
+        Errno(libc::EAGAIN) => Errno(libc::EINPROGRESS),
+        errno => errno,
+    })?;
     match state.phase {
         Phase::Connected => Ok(()),
         _ => Err(state.error.take().unwrap_or(Errno(libc::ECONNREFUSED))),
@@ -268,4 +287,15 @@ pub(crate) unsafe extern "C" fn rgetsockname(
         // SAFETY: the program passes room for as many bytes as it says.
         unsafe { name::write(local, addr, len) }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backlog_means_what_listen_says() {
+        assert_eq!((requests(0), requests(1), requests(9)), (1, 1, 9));
+        assert_eq!(requests(-1), 0, "the most that rdma_listen(3) takes");
+    }
 }

@@ -6,6 +6,7 @@
 
 use core::ffi::{c_int, c_void};
 
+use causeway_cancel::Allowed;
 use causeway_identity::Access;
 
 use super::flow::{Place, SLOTS};
@@ -238,7 +239,7 @@ unsafe fn write(
         if done == count {
             break Ok(());
         }
-        if let Err(errno) = socket.await_room(&mut state, flags, deadline, room) {
+        if let Err(errno) = socket.await_room(&mut state, flags, deadline, Allowed::NO, room) {
             break Err(errno);
         }
         let stream = state.stream.as_mut().ok_or(Errno(libc::ENOTCONN))?;

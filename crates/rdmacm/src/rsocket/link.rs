@@ -320,19 +320,22 @@ impl Link {
         succeeded(code)
     }
 
-    /// Makes the descriptor unreadable.
-    pub fn drain(&self) {
+    /// Makes the descriptor unreadable; whether it was readable.
+    pub fn drain(&self) -> bool {
         let mut cq = ptr::null_mut();
         let mut context: *mut c_void = ptr::null_mut();
+        let mut events = 0;
         // SAFETY: channel and queue live; every event is acknowledged at once.
         unsafe {
             // A cancellation point, and the rsocket is locked.
             causeway_cancel::off(|| {
                 while ffi::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
                     ffi::ibv_ack_cq_events(self.cq, 1);
+                    events += 1;
                 }
             });
         }
+        events > 0
     }
 }
 

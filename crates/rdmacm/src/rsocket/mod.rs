@@ -6,7 +6,8 @@
 //!
 //! - `message` and `flow` are the protocol: messages, and how much each side may send;
 //! - `memory` and `link` are the buffers and the queue pair, `stream` a connection on top of them;
-//! - `socket` is what a number names, and how calls wait; the other modules are the calls.
+//! - `socket` is what a number names, and how calls wait, `sleepers` how several do; the other
+//!   modules are the calls.
 
 pub(super) mod close;
 mod config;
@@ -21,6 +22,9 @@ mod message;
 mod name;
 pub(super) mod option;
 pub(super) mod poll;
+mod sleepers;
 mod socket;
 mod stream;
+#[cfg(test)]
+mod tests;
 pub(super) mod transfer;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::config::{CONFIG, Sizes};
 use super::socket::{self, Phase, State};
+use super::stream::Stream;
 use crate::errno::{Errno, INVALID, Result, code};
 use crate::id;
 
@@ -344,7 +345,8 @@ fn segment(state: &State) -> c_int {
 fn info(state: &State) -> libc::tcp_info {
     // SAFETY: numbers, for which zeroes are valid.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
-    let connected = state.stream.as_ref().is_some_and(|stream| stream.connected);
+    let is_connected = |stream: &Stream| stream.connected && !stream.ended();
+    let connected = state.stream.as_ref().is_some_and(is_connected);
     info.tcpi_state = if connected {
         STATE_ESTABLISHED
     } else {

@@ -5,12 +5,13 @@ use core::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use causeway_cancel::{Allowed, CANCELLED, Ended};
 use causeway_look::Wait;
 
 use super::config::CONFIG;
 use super::connect::number;
 use super::socket::{self, LOOKERS, Phase, Socket, State};
-use crate::errno::{Errno, INVALID, Result, last};
+use crate::errno::{Errno, INVALID, Result};
 
 /// What a rsocket reports without being asked.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;
@@ -18,10 +19,10 @@ const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;
 /// Sleeps until a descriptor is readable, or the time is over.
 ///
 /// # Errors
-/// EINTR.
-pub(super) fn sleep(fds: &[c_int], patience: Option<Duration>) -> Result<()> {
+/// EINTR, [`CANCELLED`].
+pub(super) fn sleep(fds: &[c_int], patience: Option<Duration>, allowed: Allowed) -> Result<()> {
     let mut fds: Vec<libc::pollfd> = fds.iter().map(|fd| entry(*fd, libc::POLLIN)).collect();
-    wait(&mut fds, patience).map(drop)
+    wait(&mut fds, patience, allowed)
 }
 
 fn entry(fd: c_int, events: c_short) -> libc::pollfd {
@@ -33,17 +34,15 @@ fn entry(fd: c_int, events: c_short) -> libc::pollfd {
 }
 
 /// `ppoll(2)`, by a raw system call: a library that stands before the program's `poll` calls us.
-fn wait(fds: &mut [libc::pollfd], patience: Option<Duration>) -> Result<usize> {
+fn wait(fds: &mut [libc::pollfd], patience: Option<Duration>, allowed: Allowed) -> Result<()> {
     let time = patience.map(|patience| libc::timespec {
         tv_sec: libc::time_t::try_from(patience.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: patience.subsec_nanos().into(),
     });
-    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    let mask: *const libc::sigset_t = core::ptr::null();
-    // SAFETY: the entries and the time are valid for the call; no mask is set.
-    let ready =
-        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), time, mask, 0) };
-    usize::try_from(ready).map_err(|_| last())
+    causeway_cancel::poll(fds, time, None, allowed).map_err(|ended| match ended {
+        Ended::Cancelled => Errno(CANCELLED),
+        Ended::Failed(error) => error.into(),
+    })
 }
 
 /// What is so of a rsocket.
@@ -117,7 +116,7 @@ fn look(watched: &mut [Watched]) -> Result<usize> {
     let plain = |w: &&mut Watched| w.socket.is_none();
     let mut kernel: Vec<libc::pollfd> = watched.iter_mut().filter(plain).map(|w| w.asked).collect();
     if !kernel.is_empty() {
-        wait(&mut kernel, Some(Duration::ZERO))?;
+        wait(&mut kernel, Some(Duration::ZERO), Allowed::NO)?;
         for (watched, seen) in watched.iter_mut().filter(plain).zip(&kernel) {
             watched.asked.revents = seen.revents;
         }
@@ -139,23 +138,28 @@ fn patience(watched: &[Watched], deadline: Option<Instant>) -> Option<Duration> 
 /// Sleeps until something may have happened, or the time is over.
 fn doze(watched: &mut [Watched], deadline: Option<Instant>) -> Result<()> {
     let mut kernel = Vec::with_capacity(2 * watched.len());
+    let mut dozes = Vec::with_capacity(watched.len());
     for one in watched.iter() {
         let Some(socket) = &one.socket else {
             kernel.push(entry(one.asked.fd, one.asked.events));
             continue;
         };
-        let mut state = socket.lock();
-        let fds = socket.doze(&mut state);
-        kernel.extend(fds.iter().map(|fd| entry(*fd, libc::POLLIN)));
+        let doze = socket.doze(&mut socket.lock());
+        let fds = doze.fds.iter().filter(|fd| **fd >= 0);
+        kernel.extend(fds.map(|fd| entry(*fd, libc::POLLIN)));
+        dozes.push((socket.clone(), doze));
     }
     // Whatever happened before the completion queues were armed is not announced.
     let slept = match look(watched) {
-        Ok(0) => wait(&mut kernel, patience(watched, deadline)).map(drop),
+        Ok(0) => {
+            let patience = patience(watched, deadline);
+            wait(&mut kernel, patience, Allowed::AS_IT_IS)
+        }
         Ok(_) => Ok(()),
         Err(errno) => Err(errno),
     };
-    for socket in watched.iter().filter_map(|one| one.socket.as_ref()) {
-        socket.lock().woke();
+    for (socket, doze) in dozes {
+        socket.lock().woke(doze);
     }
     slept
 }
@@ -188,7 +192,7 @@ fn poll_until(watched: &mut [Watched], deadline: Option<Instant>) -> Result<usiz
     }
 }
 
-/// `rpoll`
+/// `rpoll`; a cancellation point
 pub(crate) unsafe extern "C" fn rpoll(
     fds: *mut libc::pollfd,
     count: libc::nfds_t,
@@ -226,7 +230,7 @@ const SETS: [(c_short, c_short); 3] = [
     (libc::POLLPRI, libc::POLLPRI),
 ];
 
-/// `rselect`
+/// `rselect`; a cancellation point
 pub(crate) unsafe extern "C" fn rselect(
     count: c_int,
     read: *mut libc::fd_set,

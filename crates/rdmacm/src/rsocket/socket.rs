@@ -3,10 +3,9 @@
 //! The number of an rsocket is the descriptor of its event channel, so it is never the number of
 //! anything else. Everything of an rsocket is under one mutex, which nobody holds while asleep.
 //!
-//! A sleeper waits for two descriptors: the event channel's and the completion channel's. The
-//! latter becomes readable once for each time that it is armed, and only a thread that is about to
-//! sleep and finds no other asleep makes it unreadable: so no sleeper misses what it was armed for.
-//! Nothing is armed while a thread looks before it sleeps (`causeway-look`).
+//! A sleeper waits for the event channel, for the completion channel, and for what others take
+//! from the latter (`sleepers`). Nothing is armed while a thread looks before it sleeps
+//! (`causeway-look`).
 
 use core::ffi::c_int;
 use core::ptr;
@@ -15,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use causeway_abi::{IbvPd, RdmaCmEvent, RdmaCmId, RdmaEventChannel};
-use causeway_cancel::Allowed;
+use causeway_cancel::{Allowed, CANCELLED};
 use causeway_look::{Lookers, Looks, Wait};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::fd::BorrowedFd;
@@ -24,6 +23,7 @@ use rustix::fs::OFlags;
 use super::config::CONFIG;
 use super::message::{CONN_DATA_LEN, ConnData};
 use super::option::Options;
+use super::sleepers::{Sleeper, Sleepers};
 use super::stream::Stream;
 use crate::channel::{Channel, Queue};
 use crate::errno::{Errno, Result};
@@ -52,6 +52,13 @@ pub(super) enum Phase {
     Failed,
 }
 
+/// What a thread sleeps on.
+pub(super) struct Doze {
+    /// The event channel, and of a connection the completion channel and the bell; -1 for none.
+    pub fds: [c_int; 3],
+    sleeper: Option<Sleeper>,
+}
+
 /// What changes of an rsocket.
 pub(super) struct State {
     pub id: *mut RdmaCmId,
@@ -60,10 +67,7 @@ pub(super) struct State {
     pub options: Options,
     /// `SO_ERROR`
     pub error: Option<Errno>,
-    /// Threads that sleep.
-    sleepers: u32,
-    /// The completion channel is, or will become, readable.
-    armed: bool,
+    sleepers: Sleepers,
 }
 
 // SAFETY: the pointers are to objects that may be used from any thread, one at a time: the state is
@@ -150,8 +154,7 @@ impl Socket {
                 stream: None,
                 options,
                 error: None,
-                sleepers: 0,
-                armed: false,
+                sleepers: Sleepers::default(),
             }),
         });
         // SAFETY: the descriptor is the channel's, which lives.
@@ -246,20 +249,20 @@ impl Socket {
         }
     }
 
-    /// Prepares for sleeping: the descriptors to wait for. [`State::woke`] must follow.
-    pub fn doze(&self, state: &mut State) -> [c_int; 2] {
-        let mut completions = -1;
-        if let Some(stream) = &state.stream {
-            if state.sleepers == 0 {
-                stream.link.drain();
-                state.armed = false;
-            }
-            // Without an event a sleeper looks again after a while.
-            state.armed = state.armed || stream.link.arm().is_ok();
-            completions = stream.link.fd();
+    /// Prepares for sleeping: what to wait for. A look whether that is needed, and then
+    /// [`State::woke`], must follow.
+    pub fn doze(&self, state: &mut State) -> Doze {
+        let Some(stream) = &state.stream else {
+            return Doze {
+                fds: [self.fd, -1, -1],
+                sleeper: None,
+            };
+        };
+        let sleeper = state.sleepers.add(&stream.link);
+        Doze {
+            fds: [self.fd, stream.link.fd(), sleeper.fd()],
+            sleeper: Some(sleeper),
         }
-        state.sleepers += 1;
-        [self.fd, completions]
     }
 
     /// Waits until `done`.
@@ -267,15 +270,17 @@ impl Socket {
     /// # Errors
     /// EINTR after a signal; without a deadline, only after one whose handler interrupts system
     /// calls, as of the kernel's sockets (signal(7)). EAGAIN when the deadline has passed.
+    /// [`CANCELLED`].
     pub fn wait(
         &self,
         state: &mut Guard<'_>,
         deadline: Option<Instant>,
+        allowed: Allowed,
         done: impl Fn(&State) -> bool,
     ) -> Result<()> {
         let mut wait = self.looks.begin(&LOOKERS);
         if !self.spin(state, &mut wait, &done) {
-            self.sleep(state, deadline, &done)?;
+            self.sleep(state, deadline, allowed, &done)?;
         }
         wait.over();
         Ok(())
@@ -286,18 +291,23 @@ impl Socket {
         &self,
         state: &mut Guard<'_>,
         deadline: Option<Instant>,
+        allowed: Allowed,
         done: &impl Fn(&State) -> bool,
     ) -> Result<()> {
         loop {
-            let fds = self.doze(state);
+            let doze = self.doze(state);
             self.progress(state);
             if done(state) {
-                state.woke();
+                state.woke(doze);
                 return Ok(());
             }
             let patience = state.patience(deadline);
-            let slept = MutexGuard::unlocked(state, || super::poll::sleep(&fds, patience));
-            state.woke();
+            let asleep = || super::poll::sleep(&doze.fds, patience, allowed);
+            let slept = MutexGuard::unlocked(state, asleep);
+            state.woke(doze);
+            if slept == Err(Errno(CANCELLED)) {
+                return slept;
+            }
             self.progress(state);
             if done(state) {
                 return Ok(());
@@ -346,8 +356,10 @@ impl State {
     }
 
     /// Sleeping is over.
-    pub fn woke(&mut self) {
-        self.sleepers -= 1;
+    pub fn woke(&mut self, doze: Doze) {
+        if let Some(sleeper) = doze.sleeper {
+            self.sleepers.remove(sleeper);
+        }
     }
 
     /// How long to sleep at most. Another thread's call can take the event that connects, so a
@@ -359,7 +371,7 @@ impl State {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let sure = match self.phase {
             Phase::Listening => true,
-            phase => phase == Phase::Connected && self.armed,
+            phase => phase == Phase::Connected && self.sleepers.armed,
         };
         match sure {
             true => left,
@@ -441,10 +453,8 @@ impl State {
                 break;
             }
         }
-        if !stream.ended() {
-            // It did not say so: what was sent may be incomplete.
-            stream.lost(Some(Errno(libc::ECONNRESET)));
-        }
+        // Unless it had said so, what was sent may be incomplete.
+        stream.lost(Some(Errno(libc::ECONNRESET)));
         // Others that sleep until something arrives hear of it by their receives.
         // SAFETY: the identifier lives.
         let _ = unsafe { crate::qp::shut(self.id) };
@@ -464,6 +474,8 @@ impl State {
             self.stream = None;
             id::destroy_id(self.id);
         }
+        // The next connection's channel is another.
+        self.sleepers.armed = false;
         self.id = ptr::null_mut();
     }
 }
@@ -476,8 +488,11 @@ impl Drop for Socket {
             core::mem::forget(state.stream.take());
             return;
         }
-        self.state.get_mut().discard();
-        // SAFETY: no identifier uses the channel any more, and nobody else has the socket.
-        unsafe { Channel::destroy(self.channel.0) };
+        // A call that another thread's `rclose` has outlived may end here.
+        causeway_cancel::off(|| {
+            self.state.get_mut().discard();
+            // SAFETY: no identifier uses the channel any more, and nobody else has the socket.
+            unsafe { Channel::destroy(self.channel.0) };
+        });
     }
 }

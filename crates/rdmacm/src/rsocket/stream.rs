@@ -45,7 +45,8 @@ pub(super) struct Stream {
     pub writable: bool,
     /// Whether the program itself has ended that.
     pub silenced: bool,
-    /// The peer is ready to be written to.
+    /// The peer is ready to be written to. It stays so when both directions have ended in order:
+    /// what was sent before is still on its way.
     pub connected: bool,
     /// Why the connection is over, if it did not end in order.
     pub error: Option<Errno>,
@@ -53,7 +54,7 @@ pub(super) struct Stream {
     heard: bool,
     /// More may have happened than one pass takes.
     unfinished: bool,
-    /// The connection is over.
+    /// Both directions have ended, or the connection is lost.
     ended: bool,
 }
 
@@ -124,9 +125,14 @@ impl Stream {
         self.heard
     }
 
-    /// Whether the connection is over.
+    /// Whether both directions have ended, or the connection is lost.
     pub fn ended(&self) -> bool {
         self.ended
+    }
+
+    /// Whether nothing comes or goes any more.
+    fn is_lost(&self) -> bool {
+        self.ended && !self.connected
     }
 
     /// Whether reading has something to say.
@@ -139,7 +145,7 @@ impl Stream {
         self.outgoing.can_send() || !self.writable
     }
 
-    /// The connection is over.
+    /// The connection is over: nothing comes or goes any more.
     pub fn lost(&mut self, error: Option<Errno>) {
         if !self.ended {
             self.error = error;
@@ -150,7 +156,7 @@ impl Stream {
 
     /// Whether the last pass left something that nobody will be woken for.
     pub fn is_unfinished(&self) -> bool {
-        self.unfinished && !self.ended
+        self.unfinished && !self.is_lost()
     }
 
     /// Takes what has arrived and what is complete, and tells the peer what it may send. No more
@@ -191,14 +197,14 @@ impl Stream {
                 let immediate = done.immediate.ok_or(Errno(libc::EPROTO))?;
                 self.heard = true;
                 self.arrived(immediate)?;
-                return match self.ended {
+                return match self.is_lost() {
                     true => Ok(()),
                     false => self.link.post_receive(),
                 };
             }
             Work::Receive => {}
         }
-        match done.good || self.ended {
+        match done.good || self.is_lost() {
             true => Ok(()),
             // The queue pair failed: the peer is gone, or does not answer.
             false => Err(Errno(libc::ECONNRESET)),
@@ -221,9 +227,8 @@ impl Stream {
             Message::Disconnect => self.lost(None),
             Message::Shutdown => {
                 self.readable = false;
-                if !self.writable {
-                    self.lost(None);
-                }
+                // The peer still reads: it gets what is on its way, and hears of our end.
+                self.ended |= !self.writable;
             }
             Message::Mapping | Message::Keepalive => {}
         }

@@ -4,6 +4,8 @@ use core::ffi::{c_int, c_void};
 use core::slice;
 use std::time::Instant;
 
+use causeway_cancel::{Allowed, CANCELLED};
+
 use super::name;
 use super::socket::{self, Guard, Phase, Socket, State};
 use super::stream::{Piece, Stream};
@@ -35,11 +37,16 @@ unsafe fn pieces(iov: *const libc::iovec, count: usize) -> Result<Vec<Piece>> {
     }
     // SAFETY: as the caller promises.
     let iov = unsafe { slice::from_raw_parts(iov, count) };
-    let piece = |v: &libc::iovec| Piece {
-        start: v.iov_base.cast(),
-        len: v.iov_len,
-    };
-    Ok(iov.iter().map(piece).collect())
+    let mut left = TRANSFER_MAX;
+    let pieces = iov.iter().map(|v| {
+        let len = v.iov_len.min(left);
+        left -= len;
+        Piece {
+            start: v.iov_base.cast(),
+            len,
+        }
+    });
+    Ok(pieces.collect())
 }
 
 /// One piece.
@@ -50,6 +57,16 @@ fn piece(start: *const c_void, len: usize) -> [Piece; 1] {
     }]
 }
 
+/// What a transfer returns that goes no further: how much it moved, or why it moved nothing.
+/// A thread that is cancelled ends in any case.
+fn so_far(moved: usize, errno: Errno) -> Result<usize> {
+    match errno {
+        Errno(CANCELLED) => Err(errno),
+        _ if moved > 0 => Ok(moved),
+        _ => Err(errno),
+    }
+}
+
 impl Socket {
     /// Waits until the peer is there.
     fn await_peer(
@@ -57,6 +74,7 @@ impl Socket {
         state: &mut Guard<'_>,
         flags: c_int,
         deadline: Option<Instant>,
+        allowed: Allowed,
     ) -> Result<()> {
         loop {
             match state.phase {
@@ -75,7 +93,7 @@ impl Socket {
             if state.options.nonblocking(flags) {
                 return Err(Errno(libc::EAGAIN));
             }
-            self.wait(state, deadline, |state| !waits(state))?;
+            self.wait(state, deadline, allowed, |state| !waits(state))?;
         }
     }
 
@@ -85,9 +103,10 @@ impl Socket {
         state: &mut Guard<'_>,
         flags: c_int,
         deadline: Option<Instant>,
+        allowed: Allowed,
         test: impl Fn(&Stream) -> bool,
     ) -> Result<()> {
-        self.await_peer(state, flags, deadline)?;
+        self.await_peer(state, flags, deadline, allowed)?;
         loop {
             let Some(stream) = state.stream.as_mut() else {
                 return Err(Errno(libc::ENOTCONN));
@@ -121,7 +140,7 @@ impl Socket {
             if state.options.nonblocking(flags) {
                 return Err(Errno(libc::EAGAIN));
             }
-            self.wait(state, deadline, ready)?;
+            self.wait(state, deadline, allowed, ready)?;
         }
     }
 
@@ -139,8 +158,10 @@ impl Socket {
         for piece in pieces {
             let mut at = 0;
             while at < piece.len {
-                if let Err(errno) = self.await_room(&mut state, flags, deadline, Stream::has_room) {
-                    return if sent > 0 { Ok(sent) } else { Err(errno) };
+                let room = Stream::has_room;
+                let waited = self.await_room(&mut state, flags, deadline, Allowed::AS_IT_IS, room);
+                if let Err(errno) = waited {
+                    return so_far(sent, errno);
                 }
                 let Some(stream) = state.stream.as_mut() else {
                     return Err(Errno(libc::ENOTCONN));
@@ -160,7 +181,7 @@ impl Socket {
                     }
                     Err(errno) => {
                         stream.lost(Some(errno));
-                        return if sent > 0 { Ok(sent) } else { Err(errno) };
+                        return so_far(sent, errno);
                     }
                 }
             }
@@ -182,7 +203,7 @@ impl Socket {
         let mut state = self.lock();
         let deadline = state.options.receive_deadline();
         let mut got = 0;
-        self.await_peer(&mut state, flags, deadline)?;
+        self.await_peer(&mut state, flags, deadline, Allowed::AS_IT_IS)?;
         loop {
             let outcome = match state.stream.as_mut() {
                 // SAFETY: as the caller promises.
@@ -197,14 +218,10 @@ impl Socket {
             self.progress(&mut state);
             if !news(&state) {
                 if state.options.nonblocking(flags) {
-                    return if got > 0 {
-                        Ok(got)
-                    } else {
-                        Err(Errno(libc::EAGAIN))
-                    };
+                    return so_far(got, Errno(libc::EAGAIN));
                 }
-                if let Err(errno) = self.wait(&mut state, deadline, news) {
-                    return if got > 0 { Ok(got) } else { Err(errno) };
+                if let Err(errno) = self.wait(&mut state, deadline, Allowed::AS_IT_IS, news) {
+                    return so_far(got, errno);
                 }
             }
             let end = state
@@ -232,7 +249,7 @@ fn closed(stream: &mut Stream) -> Errno {
     stream.error.take().unwrap_or(Errno(over))
 }
 
-/// `rrecv`
+/// `rrecv`; a cancellation point
 pub(crate) unsafe extern "C" fn rrecv(
     fd: c_int,
     buf: *mut c_void,
@@ -246,7 +263,7 @@ pub(crate) unsafe extern "C" fn rrecv(
     }))
 }
 
-/// `rrecvfrom`
+/// `rrecvfrom`; a cancellation point
 pub(crate) unsafe extern "C" fn rrecvfrom(
     fd: c_int,
     buf: *mut c_void,
@@ -269,7 +286,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     }))
 }
 
-/// `rrecvmsg`: without control messages.
+/// `rrecvmsg`: without control messages; a cancellation point
 pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> isize {
     bytes(socket::with(fd, |socket| {
         // SAFETY: the program passes a message whose pieces can be written.
@@ -284,13 +301,13 @@ pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut libc::msghdr, flag
     }))
 }
 
-/// `rread`
+/// `rread`; a cancellation point
 pub(crate) unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: usize) -> isize {
     // SAFETY: as the program promises.
     unsafe { rrecv(fd, buf, len, 0) }
 }
 
-/// `rreadv`
+/// `rreadv`; a cancellation point
 pub(crate) unsafe extern "C" fn rreadv(fd: c_int, iov: *const libc::iovec, count: c_int) -> isize {
     bytes(socket::with(fd, |socket| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
@@ -299,7 +316,7 @@ pub(crate) unsafe extern "C" fn rreadv(fd: c_int, iov: *const libc::iovec, count
     }))
 }
 
-/// `rsend`
+/// `rsend`; a cancellation point
 pub(crate) unsafe extern "C" fn rsend(
     fd: c_int,
     buf: *const c_void,
@@ -313,7 +330,7 @@ pub(crate) unsafe extern "C" fn rsend(
     }))
 }
 
-/// `rsendto`: to the peer that the rsocket is connected with.
+/// `rsendto`: to the peer that the rsocket is connected with; a cancellation point
 pub(crate) unsafe extern "C" fn rsendto(
     fd: c_int,
     buf: *const c_void,
@@ -329,7 +346,7 @@ pub(crate) unsafe extern "C" fn rsendto(
     unsafe { rsend(fd, buf, len, flags) }
 }
 
-/// `rsendmsg`: without control messages.
+/// `rsendmsg`: without control messages; a cancellation point
 pub(crate) unsafe extern "C" fn rsendmsg(
     fd: c_int,
     msg: *const libc::msghdr,
@@ -347,13 +364,13 @@ pub(crate) unsafe extern "C" fn rsendmsg(
     }))
 }
 
-/// `rwrite`
+/// `rwrite`; a cancellation point
 pub(crate) unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: usize) -> isize {
     // SAFETY: as the program promises.
     unsafe { rsend(fd, buf, len, 0) }
 }
 
-/// `rwritev`
+/// `rwritev`; a cancellation point
 pub(crate) unsafe extern "C" fn rwritev(fd: c_int, iov: *const libc::iovec, count: c_int) -> isize {
     bytes(socket::with(fd, |socket| {
         let count = usize::try_from(count).map_err(|_| INVALID)?;
@@ -367,6 +384,25 @@ mod tests {
     use core::ptr;
 
     use super::*;
+
+    #[test]
+    fn a_transfer_has_a_limit() {
+        let iov = [libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: TRANSFER_MAX / 2 + 1,
+        }; 3];
+        // SAFETY: three pieces are named; what they name is not touched.
+        let read = unsafe { pieces(iov.as_ptr(), iov.len()) }.unwrap();
+        let lengths: Vec<usize> = read.iter().map(|piece| piece.len).collect();
+        assert_eq!(lengths, [TRANSFER_MAX / 2 + 1, TRANSFER_MAX / 2 - 1, 0]);
+    }
+
+    #[test]
+    fn a_cancelled_thread_ends_though_something_was_moved() {
+        assert_eq!(so_far(5, Errno(libc::EAGAIN)), Ok(5));
+        assert_eq!(so_far(0, Errno(libc::EAGAIN)), Err(Errno(libc::EAGAIN)));
+        assert_eq!(so_far(5, Errno(CANCELLED)), Err(Errno(CANCELLED)));
+    }
 
     #[test]
     fn pieces_are_read_as_they_are() {
