@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use causeway_owned::Owned;
 use causeway_proto::Instant;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::fstat;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -32,6 +33,8 @@ pub(crate) struct Failure {
     is_reported: AtomicBool,
     has_happened: AtomicBool,
     news: Arc<News>,
+    /// The end for writing of [`Hangup`], while the device has not failed.
+    hangup: Mutex<Option<Owned>>,
 }
 
 impl Failure {
@@ -41,6 +44,7 @@ impl Failure {
             is_reported: AtomicBool::new(false),
             has_happened: AtomicBool::new(false),
             news,
+            hangup: Mutex::default(),
         }
     }
 
@@ -58,6 +62,8 @@ impl Failure {
             // and never again.
             self.news.tell_of_failure();
             self.has_happened.store(true, Ordering::SeqCst);
+            // The program may have closed what would wake a thread, and not this.
+            *self.hangup.lock() = None;
             causeway_owned::say(
                 "the program has closed descriptors of the open device cway0, which has failed",
             );
@@ -67,24 +73,24 @@ impl Failure {
 
 /// A pipe that nobody writes to. Threads that sleep wait for its end, too: a program that closes
 /// all closes the end for writing, and the sleep, which keeps the files that it waits for, ends.
-/// Nothing else would end it, for who would wake the thread has lost his descriptor.
+/// Nothing else would end it, for who would wake the thread has lost his descriptor. Where the
+/// program has closed others alone, [`Failure::report`] closes it.
 #[derive(Debug)]
 pub(crate) struct Hangup {
     reads: OwnedFd,
-    writes: OwnedFd,
 }
 
 impl Hangup {
+    /// Whose ends are among the known descriptors.
+    ///
     /// # Errors
     /// EMFILE, ENFILE.
-    pub fn new() -> Result<Self, Errno> {
+    pub fn new(descriptors: &Descriptors) -> Result<Self, Errno> {
         let (reads, writes) = pipe_with(PipeFlags::CLOEXEC).map_err(std::io::Error::from)?;
-        Ok(Hangup { reads, writes })
-    }
-
-    /// Both ends, which are to be known.
-    pub fn ends(&self) -> [BorrowedFd<'_>; 2] {
-        [self.reads.as_fd(), self.writes.as_fd()]
+        descriptors.add([reads.as_fd(), writes.as_fd()]);
+        let writes = Owned::new(writes, "what ends the sleeps of the device cway0");
+        *descriptors.failure.hangup.lock() = Some(writes);
+        Ok(Hangup { reads })
     }
 
     /// For poll(2), which tells of the end unasked.
@@ -222,9 +228,11 @@ fn identity(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::poll;
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;
+    use crate::clock;
 
     fn file() -> OwnedFd {
         memfd_create("a test's", MemfdFlags::CLOEXEC).unwrap()
@@ -263,6 +271,22 @@ mod tests {
         assert!(look(3, 1, soon), "the highest");
         assert!(!look(0, 1, soon));
         assert!(look(0, 1, LOOK_LAST));
+    }
+
+    /// A program may close some from a number on, and not the pipe.
+    #[test]
+    fn a_failure_ends_sleeps_whose_descriptors_are_gone() {
+        let descriptors = descriptors();
+        let hangup = Hangup::new(&descriptors).unwrap();
+        let ended = || {
+            poll(
+                &mut [hangup.watched()],
+                Some(&clock::timespec(Duration::ZERO)),
+            )
+        };
+        assert_eq!(ended(), Ok(0));
+        descriptors.failure.report();
+        assert_eq!(ended(), Ok(1));
     }
 
     #[test]

@@ -148,9 +148,8 @@ impl Shared {
         let kick = new_eventfd()?;
         let broker_thread = BrokerThread::new()?;
         let single = [kick.as_fd(), doorbell.fd(), news.fd(), broker_thread.fd()];
-        let hangup = Hangup::new()?;
         let descriptors = Arc::clone(&common.descriptors);
-        descriptors.add(hangup.ends());
+        let hangup = Hangup::new(&descriptors)?;
         let ports = state.udp.ports.sources().map(|(_, fd)| fd);
         descriptors.add(single.into_iter().chain(ports));
         let sleepers = Arc::new(Sleepers::new(doorbell, &descriptors));
