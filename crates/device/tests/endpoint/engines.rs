@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use causeway_device::{Context, QPT_RC, Qp, QpInit};
+use causeway_device::{Context, QPT_RC, Qp};
 use causeway_identity::{Access, Slot};
-use causeway_proto::types::{QpCap, SendOp};
+use causeway_proto::types::SendOp;
 
 use crate::broker::{Broker, until};
 use crate::denied::denied;
-use crate::side::{Side, connect, exchange};
+use crate::side::{Side, connect, exchange, smallest};
 
 /// Rounds of each thread.
 const ROUNDS: u64 = 2000;
@@ -36,20 +36,7 @@ fn slot(side: &Side) -> Option<Slot> {
 
 /// A queue pair that sends to the queue of one side, and receives to that of another.
 fn join(context: &Arc<Context>, send: &Side, recv: &Side) -> Arc<Qp> {
-    let init = QpInit {
-        qp_type: QPT_RC,
-        send_cq: Arc::clone(&send.cq),
-        recv_cq: Arc::clone(&recv.cq),
-        srq: None,
-        cap: QpCap {
-            max_send_wr: 1,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        },
-        sq_sig_all: true,
-    };
+    let init = smallest(QPT_RC, &send.cq, &recv.cq);
     context.alloc_pd().unwrap().create_qp(init, 0).unwrap()
 }
 

@@ -1,33 +1,19 @@
 //! Queue pairs that cannot be attached to a multicast group.
 
 use std::net::Ipv6Addr;
-use std::sync::Arc;
 
-use causeway_device::{Errno, QPT_UD, QpInit};
-use causeway_proto::types::QpCap;
+use causeway_device::{Errno, QPT_UD};
 
 use crate::broker::Broker;
 use crate::denied::denied;
+use crate::side::smallest;
 
 #[test]
 fn a_queue_pair_without_a_receiver_is_no_member_of_a_group() {
     let broker = Broker::start();
     let context = broker.open().unwrap();
     let cq = context.create_cq(1, None, 0).unwrap();
-    let init = QpInit {
-        qp_type: QPT_UD,
-        send_cq: Arc::clone(&cq),
-        recv_cq: Arc::clone(&cq),
-        srq: None,
-        cap: QpCap {
-            max_send_wr: 1,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        },
-        sq_sig_all: true,
-    };
+    let init = smallest(QPT_UD, &cq, &cq);
     let qp = context.alloc_pd().unwrap().create_qp(init, 0).unwrap();
     let group = "ff0e::ffff:239.1.2.3".parse::<Ipv6Addr>().unwrap().octets();
     let without: [(&[i64], i32); 3] = [

@@ -77,6 +77,24 @@ pub struct Side {
     pub memory: Memory,
 }
 
+/// A queue pair for one work request at a time, that completes to these queues.
+pub fn smallest(qp_type: u32, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>) -> QpInit {
+    QpInit {
+        qp_type,
+        send_cq: Arc::clone(send_cq),
+        recv_cq: Arc::clone(recv_cq),
+        srq: None,
+        cap: QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        },
+        sq_sig_all: true,
+    }
+}
+
 impl Side {
     /// With an endpoint of its own at a broker.
     pub fn new(broker: &Broker) -> Side {

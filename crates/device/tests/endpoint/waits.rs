@@ -11,7 +11,7 @@ use causeway_fabric::services::PeerChange;
 use causeway_proto::types::{SendOp, WcStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::broker::Broker;
+use crate::broker::{Broker, until};
 use crate::side::{Side, connect, connected};
 
 /// Long enough for a thread to fall asleep.
@@ -42,13 +42,18 @@ fn a_wait_ends_with_its_event_or_in_time() {
     assert_eq!(a.wait().status, WcStatus::Success);
 }
 
-/// How often a thread of this process has gone to sleep.
-fn sleeps(thread: i32) -> u64 {
+/// What the kernel says of a thread of this process (proc_pid_status(5)).
+fn status(thread: i32, name: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
-    let count = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    count.unwrap().trim().parse().unwrap()
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap().trim().to_owned()
+}
+
+/// How often a thread has gone to sleep, once it sleeps.
+fn sleeps(thread: i32) -> u64 {
+    until("it sleeps", || status(thread, "State").starts_with('S'));
+    status(thread, "voluntary_ctxt_switches").parse().unwrap()
 }
 
 /// Programs keep a thread for asynchronous events for ever.
@@ -66,14 +71,14 @@ fn who_waits_for_asynchronous_events_is_not_woken_by_messages() {
             event
         });
         let thread = told.recv().unwrap();
-        std::thread::sleep(BRIEF);
         let before = sleeps(thread);
         for id in 1..=32 {
             a.post_recv(id, 8);
             b.post(id, SendOp::Send, 0).unwrap();
             a.complete(id);
             b.complete(id);
-            std::thread::sleep(Duration::from_millis(1));
+            // Were it woken, it would sleep again now.
+            sleeps(thread);
         }
         let woken = sleeps(thread) - before;
         broker.tell(a.qp.qpn(), PeerChange::Dead);
