@@ -169,10 +169,11 @@ impl Handle {
         self.inner.forks == FORKS.load(Ordering::Relaxed)
     }
 
-    /// The process as one that locks.
+    /// Whether this is the process that opened the library.
     ///
     /// # Errors
     /// `EPERM` in a forked child, which must not wait for locks that threads of its parent had.
+    #[inline]
     pub(crate) fn check_process(&self, what: &'static str) -> Result<()> {
         match self.is_own_process() {
             true => Ok(()),
@@ -180,13 +181,13 @@ impl Handle {
         }
     }
 
+    /// The process as one that locks.
+    ///
     /// # Errors
     /// `EPERM` in a forked child.
     #[inline]
     pub(crate) fn locker(&self) -> Result<&Locker> {
-        if !self.is_own_process() {
-            return Err(Error::of("lock", Errno::PERM));
-        }
+        self.check_process("lock")?;
         // SAFETY: set before the library was handed out, to one that lives as long as `inner`, and
         // is never written to.
         Ok(unsafe { &*self.inner.locker.load(Ordering::Acquire) })

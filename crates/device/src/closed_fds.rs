@@ -6,7 +6,8 @@
 //! a thread that has slept looks whether the numbers still stand for what they did. Each look costs
 //! a system call, so it looks at those that have woken it, and at all of them every 1.6 ms, which
 //! is how long the helper sleeps at most while the program polls. If one does not, the device has
-//! failed for good, and nothing that it has is ever closed: the numbers are the program's.
+//! failed for good, and nothing that it has is ever closed, but what ends the sleeps of its threads
+//! ([`Hangup`]), if that is still its own: the other numbers are the program's.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
